@@ -86,7 +86,7 @@ pub(in crate::commands) fn prepare(
 }
 
 /// The listening sockets.
-struct Listeners {
+struct KonnectivityListeners {
     agents: TcpListener,
     frontend: FrontendListener,
     health: TcpListener,
@@ -98,9 +98,9 @@ enum FrontendListener {
     Unix(UnixListener),
 }
 
-impl Listeners {
+impl KonnectivityListeners {
     /// Binds all; returns all problems at once.
-    fn bind(config: &KonnectivityServerConfig) -> Result<Listeners, Problems> {
+    fn bind(config: &KonnectivityServerConfig) -> Result<KonnectivityListeners, Problems> {
         let mut problems = Problems::default();
         let agents = problems.collect(bind(config.agent_address, "--agent-port"));
         let health = problems.collect(bind(config.health_address, "--health-port"));
@@ -113,7 +113,7 @@ impl Listeners {
         });
         match (agents, health, admin, frontend) {
             (Some(agents), Some(health), Some(admin), Some(frontend)) => {
-                Ok(Listeners { agents, frontend, health, admin })
+                Ok(KonnectivityListeners { agents, frontend, health, admin })
             }
             _ => Err(problems),
         }
@@ -150,7 +150,7 @@ struct RunningServer {
 impl RunningServer {
     fn start(config: KonnectivityServerConfig, files: ServerFiles) -> Result<RunningServer, Problems> {
         raise_descriptor_limit();
-        let listeners = Listeners::bind(&config)?;
+        let listeners = KonnectivityListeners::bind(&config)?;
         let (drainer, drain) = Drain::new();
         let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews } = files;
         let agent_tokens = match token_reviews.zip(config.agent_tokens) {
@@ -163,8 +163,8 @@ impl RunningServer {
         let agent_address = health::local_address(&listeners.agents)?;
 
         let (frontend_files, frontend_tls) = frontend_files.unzip();
-        let serving = Serving { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
-        let (pool, threads) = WorkerPool::spawn(move |socket| serving.clone().serve(socket), &drain)?;
+        let service = ListenerService { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
+        let (pool, threads) = WorkerPool::spawn(move |socket| service.clone().serve(socket), &drain)?;
         let accept_drain = drain.clone();
         let (agents, frontend) = (listeners.agents, listeners.frontend);
         spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
@@ -257,14 +257,14 @@ impl FrontendListener {
 
 /// Serves connections on the workers.
 #[derive(Clone)]
-struct Serving {
+struct ListenerService {
     server: Arc<KonnectivityServer>,
     mode: FrontendMode,
     agent_tls: TlsReader,
     frontend_tls: Option<TlsReader>,
 }
 
-impl Serving {
+impl ListenerService {
     async fn serve(self, socket: AcceptedSocket) -> io::Result<()> {
         match socket {
             AcceptedSocket::Agent(socket) => {

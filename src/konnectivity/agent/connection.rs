@@ -48,22 +48,22 @@ pub(super) struct ServerStream {
     multiplexer: Arc<TunnelMultiplexer>,
     reader: PacketReader,
     send: SendStream<PacketFrame>,
-    _connection: AbortOnDrop,
+    _connection: ConnectionTask,
 }
 
 /// Why there is no stream to a server: one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ConnectFailure(pub(super) String);
+pub(super) struct ServerConnectError(pub(super) String);
 
-impl Display for ConnectFailure {
+impl Display for ServerConnectError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-struct AbortOnDrop(AbortHandle);
+struct ConnectionTask(AbortHandle);
 
-impl Drop for AbortOnDrop {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -79,11 +79,11 @@ impl ServerStream {
         authority: &str,
         metadata: &AgentMetadata,
         ping_interval: Duration,
-    ) -> Result<ServerStream, ConnectFailure>
+    ) -> Result<ServerStream, ServerConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let failure = |what: &str, error: &dyn Display| ConnectFailure(format!("{what}: {error}"));
+        let failure = |what: &str, error: &dyn Display| ServerConnectError(format!("{what}: {error}"));
         let mut builder = h2::client::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
@@ -91,7 +91,7 @@ impl ServerStream {
             .max_frame_size(MAX_FRAME_BYTES);
         let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
         let (call, mut connection) = handshake
-            .map_err(|_| ConnectFailure("the server does not answer the HTTP/2 handshake".to_owned()))?
+            .map_err(|_| ServerConnectError("the server does not answer the HTTP/2 handshake".to_owned()))?
             .map_err(|error| failure("HTTP/2 handshake failed", &error))?;
         let ping_pong = connection.ping_pong();
         let driving = tokio::task::spawn_local(async move {
@@ -104,10 +104,10 @@ impl ServerStream {
                 }
             }
         });
-        let connection = AbortOnDrop(driving.abort_handle());
+        let connection = ConnectionTask(driving.abort_handle());
         let opened = timeout(CALL_TIMEOUT, call_server(call, authority, metadata)).await;
         let (headers, body, send) =
-            opened.map_err(|_| ConnectFailure("the server does not answer the call".to_owned()))??;
+            opened.map_err(|_| ServerConnectError("the server does not answer the call".to_owned()))??;
         let (server_id, server_count) = read_server(&headers)?;
         let window = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());
         let windows = window.filter(|send| *send > 0).map(|send| TunnelWindows { send, receive: WINDOW_BYTES });
@@ -136,7 +136,7 @@ impl ServerStream {
         metrics: Arc<KonnectivityAgentMetrics>,
     ) -> Result<(), String> {
         let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, metrics };
-        let closed = ClosedOnDrop(self.multiplexer.clone());
+        let closed = ClosingMultiplexer(self.multiplexer.clone());
         let ended = tokio::select! {
             received = receive(&mut self.reader, &context) => received,
             written = self.multiplexer.write(&mut self.send) => match written {
@@ -150,9 +150,9 @@ impl ServerStream {
 }
 
 /// Ends the tunnels of a stream, however its task ends.
-struct ClosedOnDrop(Arc<TunnelMultiplexer>);
+struct ClosingMultiplexer(Arc<TunnelMultiplexer>);
 
-impl Drop for ClosedOnDrop {
+impl Drop for ClosingMultiplexer {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -217,8 +217,8 @@ async fn call_server(
     call: SendRequest<PacketFrame>,
     authority: &str,
     metadata: &AgentMetadata,
-) -> Result<OpenedCall, ConnectFailure> {
-    let failure = |error: &dyn Display| ConnectFailure(format!("the call failed: {error}"));
+) -> Result<OpenedCall, ServerConnectError> {
+    let failure = |error: &dyn Display| ServerConnectError(format!("the call failed: {error}"));
     let mut request =
         Request::post(format!("https://{authority}/AgentService/Connect")).body(()).map_err(|error| failure(&error))?;
     let headers = request.headers_mut();
@@ -240,20 +240,20 @@ async fn call_server(
     let (response, send) = call.send_request(request, false).map_err(|error| failure(&error))?;
     let (head, body) = response.await.map_err(|error| failure(&error))?.into_parts();
     if head.status != StatusCode::OK {
-        return Err(ConnectFailure(format!("the server answers HTTP status {}", head.status.as_u16())));
+        return Err(ServerConnectError(format!("the server answers HTTP status {}", head.status.as_u16())));
     }
     if head.headers.contains_key("serverid") {
         return Ok((head.headers, body, send));
     }
     // Refused: the status is in the head, or in the trailers.
     if let Some(refusal) = describe_status(&head.headers) {
-        return Err(ConnectFailure(refusal));
+        return Err(ServerConnectError(refusal));
     }
     let mut reader = PacketReader::new(body);
     while let Ok(Some(_)) = reader.next().await {}
     let trailers = reader.trailers().await.unwrap_or_default();
     let refusal = describe_status(&trailers);
-    Err(ConnectFailure(refusal.unwrap_or_else(|| "the server sends no server ID".to_owned())))
+    Err(ServerConnectError(refusal.unwrap_or_else(|| "the server sends no server ID".to_owned())))
 }
 
 /// The gRPC status of a refusal.
@@ -266,12 +266,12 @@ fn describe_status(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Id and count of the servers, from the response head.
-fn read_server(headers: &HeaderMap) -> Result<(String, u32), ConnectFailure> {
+fn read_server(headers: &HeaderMap) -> Result<(String, u32), ServerConnectError> {
     let values = |name: &str| -> Vec<String> {
         headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     };
     let [server_id] = <[String; 1]>::try_from(values("serverid"))
-        .map_err(|ids| ConnectFailure(format!("expected one server ID in the context, got [{}]", ids.join(" "))))?;
+        .map_err(|ids| ServerConnectError(format!("expected one server ID in the context, got [{}]", ids.join(" "))))?;
     let count = values("servercount");
     let server_count = count.first().and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1);
     Ok((server_id, server_count))

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::connection::{AgentMetadata, ConnectFailure, ServerStream, send_drain};
+use super::connection::{AgentMetadata, ServerConnectError, ServerStream, send_drain};
 use crate::egress::DestinationPattern;
 use crate::konnectivity::multiplexer::TunnelMultiplexer;
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -80,7 +80,7 @@ pub struct KonnectivityAgent {
     server_count: usize,
     attempts: usize,
     delay: Duration,
-    reported_failure: Option<ConnectFailure>,
+    reported_failure: Option<ServerConnectError>,
 }
 
 impl KonnectivityAgent {
@@ -216,7 +216,7 @@ impl KonnectivityAgent {
     }
 
     /// Logs a failure once, and backs off.
-    fn report(&mut self, failure: ConnectFailure) {
+    fn report(&mut self, failure: ServerConnectError) {
         self.delay = self.delay.mul_f64(1.5).min(self.settings.sync_interval_cap.max(self.settings.sync_interval));
         if self.reported_failure.as_ref() != Some(&failure) {
             tracing::warn!("cannot connect to a Konnectivity server: {failure}");
@@ -225,12 +225,12 @@ impl KonnectivityAgent {
     }
 
     /// The addresses of all servers, each with the host that it was found by.
-    async fn candidates(&self) -> Result<Vec<(SocketAddr, String)>, ConnectFailure> {
+    async fn candidates(&self) -> Result<Vec<(SocketAddr, String)>, ServerConnectError> {
         let (mut candidates, mut failure) = (Vec::new(), None);
         for server in &self.settings.servers {
             match lookup_host((server.host.as_str(), server.port)).await {
                 Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
-                Err(error) => failure = Some(ConnectFailure(format!("cannot resolve {:?}: {error}", server.host))),
+                Err(error) => failure = Some(ServerConnectError(format!("cannot resolve {:?}: {error}", server.host))),
             }
         }
         match failure {
@@ -239,15 +239,15 @@ impl KonnectivityAgent {
         }
     }
 
-    async fn connect(&self, address: SocketAddr, host: &str) -> Result<ServerStream, ConnectFailure> {
+    async fn connect(&self, address: SocketAddr, host: &str) -> Result<ServerStream, ServerConnectError> {
         let settings = &self.settings;
         // Read for each connection, so that all of them may be replaced at any time.
-        let config = client_config(settings).map_err(|problem| ConnectFailure(problem.to_string()))?;
+        let config = client_config(settings).map_err(|problem| ServerConnectError(problem.to_string()))?;
         let token = match &settings.token_file {
             Some(path) => Some(read_token(path)?),
             None => None,
         };
-        let name = server_name(host).map_err(|problem| ConnectFailure(problem.to_string()))?;
+        let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
         let connected = timeout(CONNECT_TIMEOUT, async {
             let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
             configure_socket(&socket).map_err(|error| error.to_string())?;
@@ -255,8 +255,10 @@ impl KonnectivityAgent {
         });
         let stream = match connected.await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(why)) => return Err(ConnectFailure(format!("{address}: {why}"))),
-            Err(_) => return Err(ConnectFailure(format!("{address}: no TLS connection within {CONNECT_TIMEOUT:?}"))),
+            Ok(Err(why)) => return Err(ServerConnectError(format!("{address}: {why}"))),
+            Err(_) => {
+                return Err(ServerConnectError(format!("{address}: no TLS connection within {CONNECT_TIMEOUT:?}")));
+            }
         };
         let metadata =
             AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
@@ -266,7 +268,7 @@ impl KonnectivityAgent {
             format!("{host}:{}", address.port())
         };
         let opened = ServerStream::open(stream, &authority, &metadata, settings.keepalive).await;
-        opened.map_err(|failure| ConnectFailure(format!("{address}: {failure}")))
+        opened.map_err(|failure| ServerConnectError(format!("{address}: {failure}")))
     }
 }
 
@@ -299,12 +301,12 @@ fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::ClientConfig>, 
     build_config(&ClientSettings { ca_bundle, insecure_skip_verify: false, identity, alpn: alpn.collect() })
 }
 
-fn read_token(path: &std::path::Path) -> Result<String, ConnectFailure> {
+fn read_token(path: &std::path::Path) -> Result<String, ServerConnectError> {
     let token = std::fs::read_to_string(path);
-    let token = token.map_err(|error| ConnectFailure(format!("{} cannot be read: {error}", path.display())))?;
+    let token = token.map_err(|error| ServerConnectError(format!("{} cannot be read: {error}", path.display())))?;
     let token = token.trim();
     if token.is_empty() {
-        return Err(ConnectFailure(format!("{} is empty", path.display())));
+        return Err(ServerConnectError(format!("{} is empty", path.display())));
     }
     Ok(token.to_owned())
 }

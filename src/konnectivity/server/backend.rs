@@ -35,7 +35,7 @@ struct PendingDials {
 
 /// Why a dial failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DialFailure {
+pub(super) enum TunnelDialFailure {
     /// The server shuts down.
     Draining,
     /// No agent serves the destination.
@@ -78,12 +78,12 @@ impl Backend {
 
     /// Requests a connection. Dropped before the response, the dial is canceled, and a connection that the agent still
     /// makes is closed.
-    pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, DialFailure> {
+    pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, TunnelDialFailure> {
         let (sender, response) = oneshot::channel();
         let random = {
             let mut pending = self.pending.lock();
             if pending.is_lost {
-                return Err(DialFailure::AgentLost);
+                return Err(TunnelDialFailure::AgentLost);
             }
             pending.last_id = (pending.last_id + 1) & i64::MAX;
             let random = pending.last_id;
@@ -97,8 +97,8 @@ impl Backend {
         drop(canceled);
         match result {
             Ok(Ok(tunnel)) => Ok(tunnel),
-            Ok(Err(text)) => Err(DialFailure::Agent(text)),
-            Err(_) => Err(DialFailure::AgentLost),
+            Ok(Err(text)) => Err(TunnelDialFailure::Agent(text)),
+            Err(_) => Err(TunnelDialFailure::AgentLost),
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::backend::DialFailure;
+use super::backend::TunnelDialFailure;
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
 
@@ -115,10 +115,10 @@ async fn respond<S: AsyncWrite + Unpin>(socket: &mut S, response: &str) {
 }
 
 /// The responses of the reference.
-fn failure_response(failure: &DialFailure) -> String {
+fn failure_response(failure: &TunnelDialFailure) -> String {
     match failure {
-        DialFailure::NoAgent => "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\ncurrently no tunnels available: No agent available".to_owned(),
-        DialFailure::Agent(text) => {
+        TunnelDialFailure::NoAgent => "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\ncurrently no tunnels available: No agent available".to_owned(),
+        TunnelDialFailure::Agent(text) => {
             let lower = text.to_ascii_lowercase();
             let status = if lower.contains("timeout") || lower.contains("deadline") {
                 "504 Gateway Timeout"
@@ -129,9 +129,9 @@ fn failure_response(failure: &DialFailure) -> String {
             };
             format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}")
         }
-        DialFailure::Draining => error_response("503 Service Unavailable", "the server is shutting down\r\n"),
-        DialFailure::AgentLost => error_response("502 Bad Gateway", "Backend context error: context canceled\r\n"),
-        DialFailure::Timeout => error_response("504 Gateway Timeout", "Backend dial timeout: timed out waiting for backend dial\r\n"),
+        TunnelDialFailure::Draining => error_response("503 Service Unavailable", "the server is shutting down\r\n"),
+        TunnelDialFailure::AgentLost => error_response("502 Bad Gateway", "Backend context error: context canceled\r\n"),
+        TunnelDialFailure::Timeout => error_response("504 Gateway Timeout", "Backend dial timeout: timed out waiting for backend dial\r\n"),
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES};
 use super::authority_rewriter::AuthorityRewriter;
-use super::backend::DialFailure;
+use super::backend::TunnelDialFailure;
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
@@ -174,11 +174,11 @@ impl ProxyCall<'_> {
         };
         let (connection, error, tunnel) = match dialed {
             Ok(tunnel) => (tunnel.connection(), String::new(), Some(tunnel)),
-            Err(DialFailure::Draining) => (0, "the server is shutting down".to_owned(), None),
-            Err(DialFailure::NoAgent) => (0, "No agent available".to_owned(), None),
-            Err(DialFailure::Agent(text)) => (0, text, None),
-            Err(DialFailure::AgentLost) => (0, "the connection to the agent is lost".to_owned(), None),
-            Err(DialFailure::Timeout) => (0, "timed out waiting for backend dial".to_owned(), None),
+            Err(TunnelDialFailure::Draining) => (0, "the server is shutting down".to_owned(), None),
+            Err(TunnelDialFailure::NoAgent) => (0, "No agent available".to_owned(), None),
+            Err(TunnelDialFailure::Agent(text)) => (0, text, None),
+            Err(TunnelDialFailure::AgentLost) => (0, "the connection to the agent is lost".to_owned(), None),
+            Err(TunnelDialFailure::Timeout) => (0, "timed out waiting for backend dial".to_owned(), None),
         };
         self.respond(&Packet::DialResponse { error, connection, random }).await?;
         Ok(tunnel)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::agent_token::AgentTokens;
-use super::backend::DialFailure;
+use super::backend::TunnelDialFailure;
 use super::backend_set::{BackendReport, BackendSet, ProxyStrategy};
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
 use crate::observe::metrics::{
@@ -99,18 +99,18 @@ impl KonnectivityServer {
     }
 
     /// Opens a tunnel to `address` (host and port) through an agent.
-    pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, DialFailure> {
+    pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, TunnelDialFailure> {
         let began = Instant::now();
         let result = async {
             if self.is_draining.load(Relaxed) {
-                return Err(DialFailure::Draining);
+                return Err(TunnelDialFailure::Draining);
             }
             let Some(backend) = self.backends.select(&self.settings.strategies, address) else {
-                return Err(DialFailure::NoAgent);
+                return Err(TunnelDialFailure::NoAgent);
             };
             let dial = backend.dial(protocol, address);
             match self.settings.dial_timeout {
-                Some(limit) => tokio::time::timeout(limit, dial).await.unwrap_or(Err(DialFailure::Timeout)),
+                Some(limit) => tokio::time::timeout(limit, dial).await.unwrap_or(Err(TunnelDialFailure::Timeout)),
                 None => dial.await,
             }
         };
@@ -119,10 +119,10 @@ impl KonnectivityServer {
             Ok(_) => self.metrics.record_dial(began.elapsed()),
             Err(failure) => {
                 self.metrics.record_dial_failure(match failure {
-                    DialFailure::NoAgent | DialFailure::Draining => KonnectivityDialFailure::NoAgent,
-                    DialFailure::Agent(_) => KonnectivityDialFailure::ErrorResponse,
-                    DialFailure::AgentLost => KonnectivityDialFailure::BackendClose,
-                    DialFailure::Timeout => KonnectivityDialFailure::BackendDialTimeout,
+                    TunnelDialFailure::NoAgent | TunnelDialFailure::Draining => KonnectivityDialFailure::NoAgent,
+                    TunnelDialFailure::Agent(_) => KonnectivityDialFailure::ErrorResponse,
+                    TunnelDialFailure::AgentLost => KonnectivityDialFailure::BackendClose,
+                    TunnelDialFailure::Timeout => KonnectivityDialFailure::BackendDialTimeout,
                 });
                 tracing::debug!(address, ?failure, "dial failed");
             }
