@@ -30,6 +30,7 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
     ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
     ("embedded API: custom resources: the page on definitions", custom_resources::follow_definitions_page),
     ("embedded API: custom resources: the page on versions", custom_resources::follow_versions_page),
+    ("embedded API: custom resources: storage version with a webhook", custom_resources::change_storage_version),
     ("embedded API: custom resources: definitions of four projects", custom_resources::installs_definitions),
 ];
 
@@ -69,6 +70,11 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: custom finalizers", |environment| compare_custom(environment, "finalizers")),
     ("embedded API: requests: custom limits", |environment| compare_custom(environment, "limits")),
     ("embedded API: requests: custom pruning", |environment| compare_custom(environment, "pruning")),
+    ("embedded API: requests: custom subresources", |environment| compare_custom(environment, "subresources")),
+    ("embedded API: requests: custom tables", |environment| compare_custom(environment, "tables")),
+    ("embedded API: requests: custom validation", |environment| compare_custom(environment, "validation")),
+    ("embedded API: requests: custom versions", |environment| compare_custom(environment, "versions")),
+    ("embedded API: requests: custom yaml", |environment| compare_custom(environment, "yaml")),
     ("embedded API: requests: life of secrets", |environment| compare_lifecycle(environment, 0)),
     ("embedded API: requests: life of serviceaccounts", |environment| compare_lifecycle(environment, 1)),
     ("embedded API: requests: life of events", |environment| compare_lifecycle(environment, 2)),

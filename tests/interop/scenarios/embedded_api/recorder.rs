@@ -207,15 +207,14 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.matches('-').count() == 4
 }
 
-/// Sends the request once, or until the response is the one that is waited for.
+/// Sends the request until the response is the one that is waited for. kube-apiserver refuses requests while it reads the
+/// objects of a changed definition.
 fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
-    if row.until.is_empty() {
-        return send_once(endpoint, identity, row);
-    }
     eventually(&row.title, || {
         let response = send_once(endpoint, identity, row);
         let text = format!("{} {}", response.status.as_u16(), response.text());
-        if row.until.iter().all(|wanted| text.contains(wanted)) { Ok(response) } else { Err(text) }
+        let is_ready = response.status != 429 || !text.contains("storage is (re)initializing");
+        if is_ready && row.until.iter().all(|wanted| text.contains(wanted)) { Ok(response) } else { Err(text) }
     })
 }
 
