@@ -86,11 +86,11 @@ fn create_and_delete(session: &mut Session<'_>) {
 }
 
 fn structural_schemas(session: &mut Session<'_>) {
-    let foo = json!({"properties": {"foo": {"type": "string"}}});
+    let with_foo = json!({"properties": {"foo": {"type": "string"}}});
     for schema in [
-        json!({"allOf": [foo]}),
-        json!({"type": "object", "allOf": [foo]}),
-        json!({"type": "array", "allOf": [{"items": foo}]}),
+        json!({"allOf": [with_foo]}),
+        json!({"type": "object", "allOf": [with_foo]}),
+        json!({"type": "array", "allOf": [{"items": with_foo}]}),
         json!({
             "properties": {
                 "foo": {"pattern": "abc"},
