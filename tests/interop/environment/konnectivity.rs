@@ -1,8 +1,10 @@
 //! The real Konnectivity server and agents.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use narthex::egress::proxy::konnectivity::KonnectivityClient;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::certificates::{Authority, Identity};
@@ -35,6 +37,37 @@ impl KonnectivityMode {
         }
     }
 }
+
+/// The programs on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KonnectivityPair {
+    /// Whether the server is `narthex konnectivity-server`; the reference otherwise.
+    pub(crate) has_own_server: bool,
+    /// Whether agents are `narthex konnectivity-agent`.
+    pub(crate) has_own_agent: bool,
+}
+
+impl KonnectivityPair {
+    pub(crate) const REFERENCE: KonnectivityPair = KonnectivityPair { has_own_server: false, has_own_agent: false };
+
+    fn server(self) -> (PathBuf, Option<&'static str>) {
+        program(self.has_own_server, "konnectivity-server")
+    }
+
+    fn agent(self) -> (PathBuf, Option<&'static str>) {
+        program(self.has_own_agent, "konnectivity-agent")
+    }
+}
+
+/// A program and its command.
+fn program(is_own: bool, name: &'static str) -> (PathBuf, Option<&'static str>) {
+    if is_own { (PathBuf::from(env!("CARGO_BIN_EXE_narthex")), Some(name)) } else { (peer(name), None) }
+}
+
+/// A connection through an agent.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream for S {}
 
 /// Namespace of the agent's service account in the Kubernetes task.
 pub(crate) const AGENT_NAMESPACE: &str = "kube-system";
@@ -83,6 +116,7 @@ pub(crate) struct Konnectivity {
     pub(crate) server: Process,
     pub(crate) agents: Vec<Agent>,
     pub(crate) mode: KonnectivityMode,
+    pub(crate) pair: KonnectivityPair,
     /// The frontend's Unix socket or TCP port, by mode.
     pub(crate) socket: PathBuf,
     pub(crate) port: u16,
@@ -106,11 +140,16 @@ pub(crate) struct Agent {
 impl Konnectivity {
     /// Starts a server without agents that authenticates agents by certificates.
     pub(crate) fn start(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
-        Konnectivity::start_with(directory, mode, None)
+        Konnectivity::start_with(directory, mode, KonnectivityPair::REFERENCE, None)
     }
 
     /// Starts a server that authenticates agents by `tokens`, or by certificates without.
-    pub(crate) fn start_with(directory: &Path, mode: KonnectivityMode, tokens: Option<Tokens>) -> Konnectivity {
+    pub(crate) fn start_with(
+        directory: &Path,
+        mode: KonnectivityMode,
+        pair: KonnectivityPair,
+        tokens: Option<Tokens>,
+    ) -> Konnectivity {
         let certificates = directory.join("konnectivity-certificates");
         std::fs::create_dir_all(&certificates).unwrap();
         let frontend_authority = Authority::new("front", &certificates);
@@ -123,7 +162,9 @@ impl Konnectivity {
         let (port, agent_port, health) = (free_port(), free_port(), free_port());
         // The path of a Unix socket is limited to 108 bytes.
         let socket = tempfile::Builder::new().prefix("konnectivity-").tempdir().unwrap().keep().join("front.sock");
-        let mut arguments = vec![
+        let (program, command) = pair.server();
+        let mut arguments: Vec<String> = command.into_iter().map(str::to_owned).collect();
+        arguments.extend([
             format!("--mode={}", mode.mode_flag()),
             format!("--cluster-cert={}", cluster_server.certificate.display()),
             format!("--cluster-key={}", cluster_server.key.display()),
@@ -136,7 +177,10 @@ impl Konnectivity {
             "--server-id=server".to_owned(),
             "--server-count=1".to_owned(),
             "--v=0".to_owned(),
-        ];
+        ]);
+        if pair.has_own_server {
+            arguments.push("--graceful-shutdown-timeout=30s".to_owned());
+        }
         match &tokens {
             None => arguments.push(format!("--cluster-ca-cert={}", cluster_authority.file.display())),
             Some(tokens) => arguments.extend([
@@ -158,9 +202,10 @@ impl Konnectivity {
             ]);
         }
         let mut konnectivity = Konnectivity {
-            server: Process::start("konnectivity-server", &peer("konnectivity-server"), &arguments, directory),
+            server: Process::start("konnectivity-server", &program, &arguments, directory),
             agents: Vec::new(),
             mode,
+            pair,
             socket,
             port,
             client,
@@ -176,9 +221,14 @@ impl Konnectivity {
         konnectivity
     }
 
-    /// Starts a server with one connected agent.
+    /// Starts the reference's server with one connected agent.
     pub(crate) fn with_agent(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
-        let mut konnectivity = Konnectivity::start(directory, mode);
+        Konnectivity::with_pair(directory, mode, KonnectivityPair::REFERENCE)
+    }
+
+    /// Starts a server with one connected agent.
+    pub(crate) fn with_pair(directory: &Path, mode: KonnectivityMode, pair: KonnectivityPair) -> Konnectivity {
+        let mut konnectivity = Konnectivity::start_with(directory, mode, pair, None);
         konnectivity.start_agent("agent-a", None);
         konnectivity
     }
@@ -192,7 +242,9 @@ impl Konnectivity {
     pub(crate) fn start_agent(&mut self, name: &str, network: Option<&Network>) -> &mut Agent {
         let health = free_port();
         let host = network.map_or("127.0.0.1", |network| &network.host);
-        let mut arguments = vec![
+        let (program, command) = self.pair.agent();
+        let mut arguments: Vec<String> = command.into_iter().map(str::to_owned).collect();
+        arguments.extend([
             format!("--ca-cert={}", self.cluster_authority.file.display()),
             format!("--proxy-server-host={host}"),
             format!("--proxy-server-port={}", self.agent_port),
@@ -202,7 +254,7 @@ impl Konnectivity {
             format!("--admin-server-port={}", free_port()),
             format!("--agent-id={name}"),
             "--v=0".to_owned(),
-        ];
+        ]);
         match &self.tokens {
             Some(tokens) => arguments.push(format!("--service-account-token-path={}", tokens.token.display())),
             None => {
@@ -214,7 +266,6 @@ impl Konnectivity {
             }
         }
         let before = self.count(READY);
-        let program = peer("konnectivity-agent");
         let process = match network {
             None => Process::start(name, &program, arguments, &self.directory),
             Some(network) => network.start(name, &program, arguments, &self.directory),
@@ -229,7 +280,7 @@ impl Konnectivity {
 
     /// Starts the server again after it was killed.
     pub(crate) fn restart(&mut self) {
-        let program = peer("konnectivity-server");
+        let (program, _) = self.pair.server();
         self.server = Process::start("konnectivity-server", &program, &self.arguments, &self.directory);
         self.wait_until_it_listens();
     }
@@ -244,6 +295,38 @@ impl Konnectivity {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let stream = tls(stream, &self.frontend_authority, Some(&self.client), b"h2").await.unwrap();
         KonnectivityClient::connect(stream, &format!("https://127.0.0.1:{}", self.port)).await.unwrap()
+    }
+
+    /// Opens a connection to a port of this machine through an agent, as a client of `mode` does. In the CONNECT modes, the
+    /// error is the response's head and body.
+    pub(crate) async fn connect(&self, port: u16) -> Result<Box<dyn ClientStream>, String> {
+        let address = format!("127.0.0.1:{port}");
+        let mut stream: Box<dyn ClientStream> = match self.mode {
+            KonnectivityMode::GrpcUnix | KonnectivityMode::GrpcTls => {
+                let client = self.client().await;
+                let tunnel = client.dial(&address, Duration::from_secs(30)).await.map_err(|error| error.to_string())?;
+                return Ok(Box::new(tunnel));
+            }
+            KonnectivityMode::ConnectUnix => Box::new(UnixStream::connect(&self.socket).await.unwrap()),
+            KonnectivityMode::ConnectTls => {
+                let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+                Box::new(tls(stream, &self.frontend_authority, Some(&self.client), b"http/1.1").await.unwrap())
+            }
+        };
+        let request = format!("CONNECT {address} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(error) => return Err(format!("{error} after {:?}", String::from_utf8_lossy(&head))),
+            }
+        }
+        if head.starts_with(b"HTTP/1.1 200 ") {
+            return Ok(stream);
+        }
+        let _ = stream.read_to_end(&mut head).await;
+        Err(String::from_utf8_lossy(&head).into_owned())
     }
 
     /// Waits until `wanted` agents are connected.

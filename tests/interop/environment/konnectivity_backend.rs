@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::cluster::Cluster;
-use super::konnectivity::Tokens;
+use super::konnectivity::{KonnectivityPair, Tokens};
 use super::{Extension, Gateway, Konnectivity, KonnectivityMode, Network, Process, free_port};
 
 /// A gateway, a Konnectivity server, and an agent with an extension server in a network namespace. Where network
@@ -43,7 +43,7 @@ impl KonnectivityBackend {
         tokens: Option<Tokens>,
     ) -> KonnectivityBackend {
         let network = Network::make();
-        let mut konnectivity = Konnectivity::start_with(directory, mode, tokens);
+        let mut konnectivity = Konnectivity::start_with(directory, mode, KonnectivityPair::REFERENCE, tokens);
         konnectivity.start_agent("agent-a", network.as_ref());
         let port = free_port();
         let extension = match &network {

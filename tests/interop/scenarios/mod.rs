@@ -112,6 +112,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         kube_rs_controller::GATEWAY_TESTS,
         openapi::GATEWAY_TESTS,
         konnectivity::CLIENT_TESTS,
+        konnectivity::PAIR_TESTS,
         socks5::GATEWAY_TESTS,
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,

@@ -4,6 +4,7 @@ mod client;
 mod faults;
 mod gateway;
 mod interrupted_transfer;
+mod pairs;
 mod target_server;
 mod upgrade;
 mod upload;
@@ -32,6 +33,17 @@ pub(super) const CLIENT_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: server restarted", faults::server_restarted),
     ("konnectivity: one client stops reading, 100 others unaffected", faults::reader_stops),
     ("konnectivity: one target never reads, beside 100 others", faults::target_never_reads),
+];
+
+/// Tests of narthex's server and agent, each also with the reference on the other side.
+pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
+    ("konnectivity: narthex's server and agent", |environment| pairs::run(environment, pairs::OWN)),
+    ("konnectivity: narthex's server, the reference's agent", |environment| {
+        pairs::run(environment, pairs::OWN_SERVER);
+    }),
+    ("konnectivity: the reference's server, narthex's agent", |environment| {
+        pairs::run(environment, pairs::OWN_AGENT);
+    }),
 ];
 
 /// Tests of narthex with Konnectivity.
