@@ -24,11 +24,16 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(directory: &Path) -> Cluster {
+        Cluster::start_with(directory, &[])
+    }
+
+    /// As [`Cluster::start`], with more flags of kube-apiserver.
+    pub(crate) fn start_with(directory: &Path, more: &[String]) -> Cluster {
         let authorities = Authorities::make(directory);
         let (etcd, etcd_url) = start_etcd(directory);
         let audit_log = directory.join("logs").join("kube-apiserver-audit.log");
         let (kube_apiserver, arguments, endpoint) =
-            start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
+            start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log, more);
         let files = directory.join("kubeconfigs");
         let admin_kubeconfig =
             kubeconfig::write(&files, "cluster-admin", &endpoint.url(), &endpoint.authority, Some(&authorities.admin));
@@ -120,13 +125,14 @@ fn start_kube_apiserver(
     authorities: &Authorities,
     etcd: &str,
     audit_log: &Path,
+    more: &[String],
 ) -> (Process, Vec<String>, HttpsEndpoint) {
     let port = free_port();
     let serving =
         authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost", "kubernetes.kubernetes.svc"]);
     let (token_key, token_public) = &authorities.service_account;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    let arguments = vec![
+    let mut arguments = vec![
         format!("--etcd-servers={etcd}"),
         format!("--secure-port={port}"),
         "--bind-address=127.0.0.1".to_owned(),
@@ -152,6 +158,7 @@ fn start_kube_apiserver(
         file("audit-policy-file", &audit_policy()),
         file("audit-log-path", audit_log),
     ];
+    arguments.extend_from_slice(more);
     let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), &arguments, directory);
     let endpoint = HttpsEndpoint::new(port, &authorities.serving.file);
     process.wait_until(|| is_ready(&endpoint, &authorities.admin));

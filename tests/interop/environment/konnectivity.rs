@@ -91,15 +91,21 @@ impl Tokens {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AUDIENCE}],
         });
-        endpoint.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+        // Another test may have created the same objects.
+        let headers = [("content-type", "application/json")];
+        let create = |path: &str, document: &serde_json::Value| {
+            let response = endpoint.send(Some(admin), "POST", path, &headers, document.to_string().as_bytes()).unwrap();
+            assert!(matches!(response.status.as_u16(), 201 | 409), "{path}: {}", response.text());
+        };
+        create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
         let accounts = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts");
         let account = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT}});
-        endpoint.create(admin, &accounts, &account);
+        create(&accounts, &account);
         let request = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"audiences": [AUDIENCE], "expirationSeconds": 3600},
         });
-        let (path, headers) = (format!("{accounts}/{AGENT}/token"), [("content-type", "application/json")]);
+        let path = format!("{accounts}/{AGENT}/token");
         let response = endpoint.send(Some(admin), "POST", &path, &headers, request.to_string().as_bytes()).unwrap();
         assert_eq!(response.status, 201, "{}", response.text());
         let token = directory.join("agent.token");
@@ -240,6 +246,17 @@ impl Konnectivity {
 
     /// Starts an agent, in `network` if given, and waits until it is connected.
     pub(crate) fn start_agent(&mut self, name: &str, network: Option<&Network>) -> &mut Agent {
+        let before = self.count(READY);
+        self.launch_agent(name, network);
+        eventually(&format!("{name} connected"), || {
+            let now = self.count(READY);
+            if now > before { Ok(()) } else { Err(format!("{now} agents")) }
+        });
+        self.agents.last_mut().unwrap()
+    }
+
+    /// Starts an agent that may not be able to connect.
+    pub(crate) fn launch_agent(&mut self, name: &str, network: Option<&Network>) {
         let health = free_port();
         let host = network.map_or("127.0.0.1", |network| &network.host);
         let (program, command) = self.pair.agent();
@@ -265,17 +282,11 @@ impl Konnectivity {
                 ]);
             }
         }
-        let before = self.count(READY);
         let process = match network {
             None => Process::start(name, &program, arguments, &self.directory),
             Some(network) => network.start(name, &program, arguments, &self.directory),
         };
         self.agents.push(Agent { process, health });
-        eventually(&format!("{name} connected"), || {
-            let now = self.count(READY);
-            if now > before { Ok(()) } else { Err(format!("{now} agents")) }
-        });
-        self.agents.last_mut().unwrap()
     }
 
     /// Starts the server again after it was killed.

@@ -125,7 +125,7 @@ fn paths(document: &Value) -> BTreeSet<String> {
 }
 
 /// Registers the extension server with kube-apiserver unless it already is.
-fn register(endpoint: &HttpsEndpoint, identity: &Identity, port: u16, authority: &Path) {
+pub(super) fn register(endpoint: &HttpsEndpoint, identity: &Identity, port: u16, authority: &Path) {
     let authority = std::fs::read_to_string(authority).unwrap();
     let bundle = {
         use base64::Engine as _;

@@ -3,8 +3,10 @@
 use std::net::TcpStream;
 
 use super::super::{compare, discovery, extension_scenarios, many_watches, read_objects};
+use super::pairs::OWN_SERVER;
 use crate::environment::{
-    Gateway, KonnectivityBackend, KonnectivityMode, Kubectl, Session, Target, TestEnvironment, Tokens, eventually,
+    Gateway, Konnectivity, KonnectivityBackend, KonnectivityMode, Kubectl, Session, Target, TestEnvironment, Tokens,
+    eventually,
 };
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
@@ -141,4 +143,22 @@ fn is_discovered(environment: &TestEnvironment, gateway: &Gateway) {
     let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
     let response = gateway.endpoint.send(Some(environment.cluster.jane()), "GET", "/apis", &accept, b"").unwrap();
     assert!(response.text().contains("\"flunders\""), "{}", response.text());
+}
+
+/// As [`agent_with_token`], with narthex's server: an agent's token is reviewed by kube-apiserver, a wrong one refused.
+pub(super) fn own_server_reviews_tokens(environment: &TestEnvironment) {
+    let directory = environment.scratch("konnectivity-own-token");
+    let tokens = Tokens::make(&environment.cluster, &directory);
+    let token = tokens.token.clone();
+    let mut konnectivity = Konnectivity::start_with(&directory, KonnectivityMode::GrpcUnix, OWN_SERVER, Some(tokens));
+    konnectivity.start_agent("agent-a", None);
+    std::fs::write(&token, "not-a-token").unwrap();
+    konnectivity.launch_agent("agent-b", None);
+    let refused = "Failed to validate authentication token";
+    eventually("the refusal in the server's log", || {
+        let log = konnectivity.server.log();
+        if log.contains(refused) { Ok(()) } else { Err(log) }
+    });
+    assert!(!konnectivity.server.log().contains("not-a-token"), "the token is logged");
+    konnectivity.wait_for_agents(1);
 }

@@ -4,6 +4,7 @@ mod client;
 mod faults;
 mod gateway;
 mod interrupted_transfer;
+mod kube_apiserver;
 mod pairs;
 mod target_server;
 mod upgrade;
@@ -46,10 +47,21 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     }),
 ];
 
+/// Tests of kube-apiserver with narthex's server and agent.
+pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
+    ("konnectivity: kube-apiserver through narthex's server and agent, GRPC", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix);
+    }),
+    ("konnectivity: kube-apiserver through narthex's server and agent, http-connect over TLS", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls);
+    }),
+];
+
 /// Tests of narthex with Konnectivity.
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: upgraded connection through an agent", upgrade::echoes),
     ("konnectivity: agent with a service account token, as in the Kubernetes task", gateway::agent_with_token),
+    ("konnectivity: narthex's server reviews service account tokens", gateway::own_server_reviews_tokens),
     ("konnectivity: unread HTTP/2 upload does not block the agent", upload::unread_upload_isolated),
     ("konnectivity: 500 watches, agent replaced, server restarted, GRPC", |environment| {
         gateway::watches_and_faults(environment, KonnectivityMode::GrpcUnix);
