@@ -1,26 +1,43 @@
-//! Command line by program name: `kube-rbac-proxy` runs the sidecar.
+//! Command line by program name: `kube-rbac-proxy` runs the sidecar, `proxy-server` and `proxy-agent` the Konnectivity
+//! server and agent.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use clap::{Args, FromArgMatches};
 
 use super::cli::{self, Command, ENVIRONMENT_HELP};
+use crate::config::konnectivity::{KonnectivityAgentCommand, KonnectivityServerCommand};
 use crate::config::sidecar::ProgramName;
 use crate::config::{Arguments, SidecarCommand};
 
 const KUBE_RBAC_PROXY: &str = "kube-rbac-proxy";
+const PROXY_SERVER: &str = "proxy-server";
+const PROXY_AGENT: &str = "proxy-agent";
 
-/// Parses a command line; the first word is the program's name. The name `kube-rbac-proxy` selects the sidecar.
+/// Parses a command line; the first word is the program's name, which may select a command.
 ///
 /// # Errors
 /// clap's error, help or version.
 pub(super) fn parse(mut line: Vec<OsString>) -> Result<(ProgramName, Command), clap::Error> {
-    let program = line.first().map(Path::new).and_then(Path::file_name);
-    if program.is_some_and(|name| name == KUBE_RBAC_PROXY) {
-        normalize_flags(&mut line, 1);
-        let matches = command().try_get_matches_from(line)?;
-        return Ok((ProgramName::KubeRbacProxy, Command::Sidecar(Arguments::from_arg_matches(&matches)?)));
+    let program = line.first().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str).map(str::to_owned);
+    match program.as_deref() {
+        Some(KUBE_RBAC_PROXY) => {
+            normalize_flags(&mut line, 1);
+            let arguments = parse_as::<Arguments<SidecarCommand>>(sidecar_program(), line)?;
+            return Ok((ProgramName::KubeRbacProxy, Command::Sidecar(arguments)));
+        }
+        Some(PROXY_SERVER) => {
+            normalize_flags(&mut line, 1);
+            let arguments = parse_as::<Arguments<KonnectivityServerCommand>>(server_program(), line)?;
+            return Ok((ProgramName::Narthex, Command::KonnectivityServer(arguments)));
+        }
+        Some(PROXY_AGENT) => {
+            normalize_flags(&mut line, 1);
+            let arguments = parse_as::<Arguments<KonnectivityAgentCommand>>(agent_program(), line)?;
+            return Ok((ProgramName::Narthex, Command::KonnectivityAgent(arguments)));
+        }
+        _ => {}
     }
     if line.len() > 2 && line[1] == "check" && line[2] == KUBE_RBAC_PROXY {
         normalize_flags(&mut line, 3);
@@ -28,20 +45,39 @@ pub(super) fn parse(mut line: Vec<OsString>) -> Result<(ProgramName, Command), c
     Ok((ProgramName::Narthex, cli::parse(line)?))
 }
 
-/// The clap definition of the program under the name `kube-rbac-proxy`.
-fn command() -> clap::Command {
-    let command = clap::Command::new(KUBE_RBAC_PROXY)
+fn parse_as<A: FromArgMatches>(program: clap::Command, line: Vec<OsString>) -> Result<A, clap::Error> {
+    A::from_arg_matches(&program.try_get_matches_from(line)?)
+}
+
+/// The clap definition of a program in whose place narthex runs.
+fn program<A: Args>(name: &'static str, about: &'static str) -> clap::Command {
+    let command = clap::Command::new(name)
         // `--version` prints narthex's version.
         .display_name("narthex")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Narthex in place of kube-rbac-proxy: authenticate and authorize requests in front of one server")
+        .about(about)
         .max_term_width(110)
         .args_override_self(true)
         .after_help(ENVIRONMENT_HELP);
-    Arguments::<SidecarCommand>::augment_args(command)
+    A::augment_args(command)
 }
 
-/// Rewrites kube-rbac-proxy's flag spellings from word `first` on: `_` in a flag name becomes `-`, and `--version` may
+fn sidecar_program() -> clap::Command {
+    let about = "Narthex in place of kube-rbac-proxy: authenticate and authorize requests in front of one server";
+    program::<Arguments<SidecarCommand>>(KUBE_RBAC_PROXY, about)
+}
+
+fn server_program() -> clap::Command {
+    let about = "Narthex in place of the Konnectivity server: tunnels into a network that only its agents can leave";
+    program::<Arguments<KonnectivityServerCommand>>(PROXY_SERVER, about)
+}
+
+fn agent_program() -> clap::Command {
+    let about = "Narthex in place of the Konnectivity agent: connect to targets for Konnectivity servers";
+    program::<Arguments<KonnectivityAgentCommand>>(PROXY_AGENT, about)
+}
+
+/// Rewrites the flag spellings of Kubernetes programs from word `first` on: `_` in a flag name becomes `-`, and `--version` may
 /// have a value (k8s.io/component-base, `cli/flag` and `version/verflag`).
 fn normalize_flags(line: &mut Vec<OsString>, first: usize) {
     let end = line.iter().position(|word| word == "--").unwrap_or(line.len()).max(first);
@@ -80,7 +116,7 @@ mod tests {
 
     #[test]
     fn kube_rbac_proxy_name_selects_sidecar() {
-        command().debug_assert();
+        sidecar_program().debug_assert();
         for (line, expected) in [
             (&["/usr/bin/kube-rbac-proxy", "--upstream=x"][..], ProgramName::KubeRbacProxy),
             (&["kube-rbac-proxy"], ProgramName::KubeRbacProxy),
@@ -91,6 +127,18 @@ mod tests {
             assert_eq!(name, expected, "{line:?}");
             assert!(matches!(command, Command::Sidecar(_)), "{line:?}");
         }
+    }
+
+    #[test]
+    fn konnectivity_names_select_server_and_agent() {
+        server_program().debug_assert();
+        agent_program().debug_assert();
+        let server = ["/proxy-server", "--logtostderr=true", "--uds-name=/s", "--log_file_max_size=3", "--v=2"];
+        assert!(matches!(parse(words(&server)).unwrap().1, Command::KonnectivityServer(_)));
+        let agent = ["/proxy-agent", "--logtostderr=true", "--ca-cert=/c", "--skip_headers"];
+        assert!(matches!(parse(words(&agent)).unwrap().1, Command::KonnectivityAgent(_)));
+        assert_eq!(clap_error(&["proxy-agent", "--uds-name=/s"]).0, 2);
+        assert!(clap_error(&["proxy-server", "--help"]).1.contains("Usage: proxy-server [OPTIONS]"));
     }
 
     #[test]

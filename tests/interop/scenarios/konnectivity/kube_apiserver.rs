@@ -2,6 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -12,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::pairs::OWN;
 use crate::environment::{
-    Cluster, Extension, Identity, Konnectivity, KonnectivityMode, TestEnvironment, eventually,
+    Cluster, Extension, Identity, Konnectivity, KonnectivityMode, TestEnvironment, eventually, peer,
     start_conversion_webhook, write_egress_configuration,
 };
 use crate::scenarios::openapi;
@@ -30,6 +32,7 @@ pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: Konnecti
 
     let extension = Extension::start(&cluster, &directory, "wardle");
     openapi::register(&cluster.endpoint, cluster.admin(), extension.endpoint.port, &cluster.authorities.backend.file);
+    accepts_manifests(&cluster, &directory);
     let list = || {
         let response = cluster.endpoint.get(Some(cluster.admin()), "/apis/wardle.example.com/v1alpha1/flunders")?;
         if response.status == 200 { Ok(response.json()) } else { Err(response.text()) }
@@ -53,6 +56,33 @@ pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: Konnecti
     println!("without an agent: {error}");
     konnectivity.start_agent("agent-b", None);
     eventually("flunders through another agent", list);
+}
+
+/// The manifests of `deploy/konnectivity` are valid, and their flags are known.
+fn accepts_manifests(cluster: &Cluster, directory: &Path) {
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/konnectivity");
+    for (file, program) in
+        [("rbac.yaml", None), ("server.yaml", Some("proxy-server")), ("agent.yaml", Some("proxy-agent"))]
+    {
+        let path = manifests.join(file);
+        let mut kubectl = Command::new(peer("kubectl"));
+        kubectl.args(["create", "--dry-run=server", "--validate=strict", "-o=json", "-f"]).arg(&path);
+        let output = kubectl.arg("--kubeconfig").arg(&cluster.admin_kubeconfig).output().unwrap();
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+        let Some(program) = program else { continue };
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let spec = if object["kind"] == "Pod" { &object["spec"] } else { &object["spec"]["template"]["spec"] };
+        let container = &spec["containers"][0];
+        assert_eq!(container["command"], json!([format!("/{program}")]));
+        let link = directory.join(program);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_narthex"), &link).unwrap();
+        let flags = container["args"].as_array().unwrap().iter().map(|flag| flag.as_str().unwrap());
+        let output = Command::new(&link).args(flags).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        // Flags are understood (else status 2); the files of the manifest are not here.
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("No such file"), "{errors}");
+    }
 }
 
 fn converts(cluster: &Cluster) {
