@@ -5,6 +5,7 @@
 //! tests/interop/peers/build konnectivity
 //! cargo bench --bench konnectivity                 # three rounds
 //! cargo bench --bench konnectivity -- --rounds 5
+//! cargo bench --bench konnectivity -- --pairs      # narthex's server and agent, with each other and with the reference's
 //! ```
 //!
 //! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
@@ -38,12 +39,23 @@ const JOBS: &[(&str, &str, u64, u64)] = &[
     ("idle", "1000 idle tunnels", 1000, 1),
 ];
 
+/// Whether server and agent are narthex's, and how the table calls them.
+const PAIRS: [([bool; 2], &str); 4] = [
+    ([false, false], "theirs"),
+    ([true, false], "our server"),
+    ([false, true], "our agent"),
+    ([true, true], "both ours"),
+];
+
 #[derive(Clone, Copy, Debug)]
 struct TunnelFigures {
     seconds: f64,
     /// The client's, the server's and the agent's.
     cpu: [f64; 3],
+    /// Bytes that the client has more at the end.
     resident: f64,
+    /// Bytes that server and agent have more at their peak.
+    peaks: [f64; 2],
 }
 
 fn main() {
@@ -58,52 +70,104 @@ fn main() {
     let directory = std::env::temp_dir().join(format!("konnectivity-bench-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (source, sink, quiet) = (start_target(serve_source), start_target(serve_sink), start_target(serve_idle));
-    println!("{:26} {:>10} {:>10}   medians of {rounds} rounds, ours and the reference's", "", "ours", "theirs");
-    for (job, title, count, workers) in JOBS {
-        let port = match *job {
-            "download" => source,
-            "upload" => sink,
-            _ => quiet,
-        };
-        let (mut actual, mut expected) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            for (program, figures) in
-                [(std::env::current_exe().unwrap(), &mut actual), (peer("konnectivity-client"), &mut expected)]
-            {
-                // Fresh ones: the reference's keep what they once needed.
-                let peers = KonnectivityPeers::start(&directory);
-                let socket = peers.socket.display();
-                let words = [
-                    format!("--socket={socket}"),
-                    format!("--target=127.0.0.1:{port}"),
-                    format!("--job={job}"),
-                    format!("--bytes={SIZE}"),
-                    format!("--count={count}"),
-                    format!("--workers={workers}"),
-                ];
-                let before = peers.cpu();
-                let output = Command::new(program).args(words).stderr(Stdio::inherit()).output().unwrap();
-                assert!(output.status.success(), "{job}: {}", output.status);
-                let after = peers.cpu();
-                let output_text: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-                let number = |name: &str| output_text[name].as_f64().unwrap();
-                let cpu = [number("cpu"), after[0] - before[0], after[1] - before[1]];
-                figures.push(TunnelFigures { seconds: number("seconds"), cpu, resident: number("resident") });
+    let ports = [("download", source), ("upload", sink), ("dials", quiet), ("idle", quiet)];
+    let port = |job: &str| ports.iter().find(|(name, _)| *name == job).unwrap().1;
+    let own_client = std::env::current_exe().unwrap();
+    if arguments.iter().any(|argument| argument == "--pairs") {
+        let titles = PAIRS.map(|(_, title)| format!("{title:>10}")).join(" ");
+        println!("{:26} {titles}   medians of {rounds} rounds, narthex's client", "");
+        print_direct(&own_client, source, sink, rounds);
+        for job in JOBS {
+            let mut figures = PAIRS.map(|_| Vec::new());
+            for _ in 0..rounds {
+                for ((own, _), figures) in PAIRS.iter().zip(&mut figures) {
+                    figures.push(measure(&directory, *own, &own_client, job, port(job.0)));
+                }
             }
+            print_job(job, &figures, false);
         }
-        let row = |what: &str, figure: &dyn Fn(&TunnelFigures) -> f64| {
-            println!("{:26} {:10.2} {:10.2}   {what}", title, median(&actual, figure), median(&expected, figure));
-        };
-        match *job {
-            "idle" => row("KiB of the client for each", &|it| it.resident / 1024.0 / *count as f64),
-            "dials" => row("a second", &|it| *count as f64 / it.seconds),
-            _ => row("MB/s", &|it| SIZE as f64 / 1e6 / it.seconds),
-        }
-        for (at, user) in ["client", "server", "agent"].iter().enumerate() {
-            row(&format!("CPU seconds of the {user}"), &|it| it.cpu[at]);
+    } else {
+        println!("{:26} {:>10} {:>10}   medians of {rounds} rounds, ours and the reference's", "", "ours", "theirs");
+        for job in JOBS {
+            let mut figures = [Vec::new(), Vec::new()];
+            for _ in 0..rounds {
+                for (client, figures) in [&own_client, &peer("konnectivity-client")].into_iter().zip(&mut figures) {
+                    figures.push(measure(&directory, [false, false], client, job, port(job.0)));
+                }
+            }
+            print_job(job, &figures, true);
         }
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Runs one client at one job, through fresh peers: the reference's keep what they once needed.
+fn measure(
+    directory: &Path,
+    own: [bool; 2],
+    client: &Path,
+    (job, _, count, workers): &(&str, &str, u64, u64),
+    port: u16,
+) -> TunnelFigures {
+    let peers = KonnectivityPeers::start(directory, own);
+    let before = peers.cpu();
+    let resident = peers.memory("VmRSS");
+    let output_text =
+        run_client(client, &[format!("--socket={}", peers.socket.display())], job, *count, *workers, port);
+    let (after, peaks) = (peers.cpu(), peers.memory("VmHWM"));
+    let number = |name: &str| output_text[name].as_f64().unwrap();
+    TunnelFigures {
+        seconds: number("seconds"),
+        cpu: [number("cpu"), after[0] - before[0], after[1] - before[1]],
+        resident: number("resident"),
+        peaks: [peaks[0] - resident[0], peaks[1] - resident[1]],
+    }
+}
+
+fn run_client(client: &Path, more: &[String], job: &str, count: u64, workers: u64, port: u16) -> serde_json::Value {
+    let words = [
+        format!("--target=127.0.0.1:{port}"),
+        format!("--job={job}"),
+        format!("--bytes={SIZE}"),
+        format!("--count={count}"),
+        format!("--workers={workers}"),
+    ];
+    let output = Command::new(client).args(more).args(words).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "{job}: {}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The same transfers without a tunnel.
+fn print_direct(client: &Path, source: u16, sink: u16, rounds: usize) {
+    for (job, port) in [("download", source), ("upload", sink)] {
+        let mut speeds: Vec<f64> = (0..rounds)
+            .map(|_| {
+                let output = run_client(client, &["--socket=".to_owned()], job, 1, 1, port);
+                SIZE as f64 / 1e6 / output["seconds"].as_f64().unwrap()
+            })
+            .collect();
+        speeds.sort_unstable_by(f64::total_cmp);
+        println!("{job:26} {:10.2}   MB/s without a tunnel", speeds[speeds.len() / 2]);
+    }
+}
+
+fn print_job((job, title, count, _): &(&str, &str, u64, u64), figures: &[Vec<TunnelFigures>], is_of_clients: bool) {
+    let row = |what: &str, figure: &dyn Fn(&TunnelFigures) -> f64| {
+        let values: Vec<String> = figures.iter().map(|figures| format!("{:10.2}", median(figures, figure))).collect();
+        println!("{title:26} {}   {what}", values.join(" "));
+    };
+    match *job {
+        "idle" if is_of_clients => row("KiB of the client for each", &|it| it.resident / 1024.0 / *count as f64),
+        "idle" => {
+            row("KiB of the server for each", &|it| it.peaks[0] / 1024.0 / *count as f64);
+            row("KiB of the agent for each", &|it| it.peaks[1] / 1024.0 / *count as f64);
+        }
+        "dials" => row("a second", &|it| *count as f64 / it.seconds),
+        _ => row("MB/s", &|it| SIZE as f64 / 1e6 / it.seconds),
+    }
+    for (at, user) in ["client", "server", "agent"].iter().enumerate() {
+        row(&format!("CPU seconds of the {user}"), &|it| it.cpu[at]);
+    }
 }
 
 fn median(all: &[TunnelFigures], figure: &dyn Fn(&TunnelFigures) -> f64) -> f64 {
@@ -116,7 +180,7 @@ fn peer(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/bin").join(name)
 }
 
-/// The reference's server and agent; dropped, they end.
+/// A server and an agent; dropped, they end.
 struct KonnectivityPeers {
     server: Child,
     agent: Child,
@@ -124,7 +188,7 @@ struct KonnectivityPeers {
 }
 
 impl KonnectivityPeers {
-    fn start(directory: &Path) -> KonnectivityPeers {
+    fn start(directory: &Path, [own_server, own_agent]: [bool; 2]) -> KonnectivityPeers {
         let (certificate, key) = (directory.join("both.crt"), directory.join("both.key"));
         if !key.exists() {
             // One that signed itself is server, agent and authority.
@@ -153,12 +217,21 @@ impl KonnectivityPeers {
              --admin-bind-address=127.0.0.1 --admin-server-port={} --v=0",
             ports[0], ports[3], ports[4]
         );
-        let start = |name: &str, words: &str| {
-            let mut command = Command::new(peer(name));
-            command.args(words.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        let start = |name: &str, is_own: bool, words: &str| {
+            let mut command = match is_own {
+                true => Command::new(env!("CARGO_BIN_EXE_narthex")),
+                false => Command::new(peer(name)),
+            };
+            command
+                .args(is_own.then_some(name))
+                .args(words.split_whitespace())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
         };
-        let server = start("konnectivity-server", &server);
-        let peers = KonnectivityPeers { server, agent: start("konnectivity-agent", &agent), socket };
+        let server = start("konnectivity-server", own_server, &server);
+        let peers = KonnectivityPeers { server, agent: start("konnectivity-agent", own_agent, &agent), socket };
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_ready(ports[1]) {
             assert!(Instant::now() < deadline, "the agent does not connect");
@@ -169,6 +242,17 @@ impl KonnectivityPeers {
 
     fn cpu(&self) -> [f64; 2] {
         [cpu(&self.server.id().to_string()), cpu(&self.agent.id().to_string())]
+    }
+}
+
+impl KonnectivityPeers {
+    /// A figure in bytes of `/proc/PID/status`, for server and agent.
+    fn memory(&self, name: &str) -> [f64; 2] {
+        [&self.server, &self.agent].map(|child| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+        })
     }
 }
 
@@ -258,6 +342,9 @@ fn run_narthex_client(arguments: &[String]) {
         found.unwrap_or_else(|| panic!("--{name} is missing"))
     };
     let number = |name: &str| word(name).parse::<u64>().unwrap();
+    if word("socket").is_empty() {
+        return run_direct(word("target"), word("job"), number("bytes"));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         let stream = UnixStream::connect(word("socket")).await.unwrap();
@@ -305,4 +392,24 @@ fn run_narthex_client(arguments: &[String]) {
         let resident = resident() - before;
         println!("{}", serde_json::json!({"seconds": seconds, "cpu": cpu("self"), "resident": resident}));
     }));
+}
+
+/// A transfer without a tunnel.
+fn run_direct(target: &str, job: &str, bytes: u64) {
+    let mut stream = TcpStream::connect(target).unwrap();
+    let (mut buffer, began) = (vec![0; 64 << 10], Instant::now());
+    if job == "download" {
+        stream.write_all(b"g").unwrap();
+        let mut all = 0;
+        while let length @ 1.. = stream.read(&mut buffer).unwrap() {
+            all += length as u64;
+        }
+        assert_eq!(all, bytes);
+    } else {
+        for _ in 0..bytes / buffer.len() as u64 {
+            stream.write_all(&buffer).unwrap();
+        }
+        stream.read_exact(&mut [0]).unwrap();
+    }
+    println!("{}", serde_json::json!({"seconds": began.elapsed().as_secs_f64()}));
 }

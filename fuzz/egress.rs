@@ -6,6 +6,7 @@ use narthex::egress::proxy::http_connect::{ConnectResponseError, ConnectResponse
 use narthex::egress::proxy::konnectivity::{Packet, PacketDecoder};
 use narthex::egress::proxy::socks5;
 use narthex::egress::{Destination, DialPhase, Host, ProxyCredentials, ProxyFault};
+use narthex::konnectivity::server::AgentIdentifiers;
 
 use crate::{fuzz_bytes, text_from_words};
 
@@ -219,5 +220,34 @@ fn http1_responses() {
             (body, None)
         };
         assert_eq!(read(output.len().max(1)), read(1), "however it is cut");
+    });
+}
+
+#[test]
+fn konnectivity_agent_identifiers() {
+    const WORDS: &[&str] = &[
+        "ipv4=",
+        "ipv6=",
+        "host=",
+        "cidr=",
+        "default-route=",
+        "&",
+        "10.0.0.1",
+        "::1",
+        "/8",
+        "%",
+        "%3",
+        "%26",
+        "+",
+        "=",
+        "true",
+    ];
+    fuzz_bytes(|bytes| {
+        let text = text_from_words(bytes, WORDS);
+        let parsed = AgentIdentifiers::parse(&text);
+        // What the strict agent accepts, the server reads in the same way.
+        if let Ok(strict) = AgentIdentifiers::parse_strictly(&text) {
+            assert_eq!(parsed, Ok(strict));
+        }
     });
 }

@@ -25,6 +25,9 @@ const MAX_BLOCK_BYTES: usize = 64 << 10;
 /// Maximum length of a decoded header block: repeated references to a long header are short.
 const MAX_DECODED_BYTES: usize = 256 << 10;
 
+/// Maximum size of HPACK's dynamic table: what a client may use that was told of no other one (RFC 9113, 6.5.2).
+const MAX_TABLE_BYTES: usize = 4096;
+
 /// A stream of an HTTP/2 client whose requests have a valid `:authority`.
 pub(super) struct AuthorityRewriter<S> {
     stream: S,
@@ -47,9 +50,11 @@ struct HeaderBlock {
 
 impl<S> AuthorityRewriter<S> {
     pub(super) fn new(stream: S) -> AuthorityRewriter<S> {
+        let mut decoder = loona_hpack::Decoder::new();
+        decoder.set_max_allowed_table_size(MAX_TABLE_BYTES);
         AuthorityRewriter {
             stream,
-            decoder: loona_hpack::Decoder::new(),
+            decoder,
             pending: BytesMut::new(),
             output: BytesMut::new(),
             passing: PREFACE_LENGTH,
@@ -231,8 +236,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewriter<S> {
                     return Poll::Ready(Ok(()));
                 }
                 this.pending.extend_from_slice(&received[passed..]);
-                out.set_filled(before + passed);
+                // An error comes without bytes.
+                out.set_filled(before);
                 this.process()?;
+                out.set_filled(before + passed);
                 if passed > 0 {
                     return Poll::Ready(Ok(()));
                 }
@@ -346,10 +353,49 @@ mod tests {
             frame(HEADERS, END_HEADERS | PADDED, 1, &[9, 0]),
             frame(HEADERS, END_HEADERS | PRIORITY, 1, &[0; 4]),
             frame(HEADERS, END_HEADERS, 1, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            // A dynamic table of more than its limit.
+            frame(HEADERS, END_HEADERS, 1, &[0x3f, 0xe2, 0x1f, 0x82]),
             [frame(HEADERS, 0, 1, &[]), frame(CONTINUATION, END_HEADERS, 3, &[])].concat(),
         ] {
             let error = rewrite(&[&preface[..], &wrong].concat(), 64).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
+    }
+
+    /// Pieces of header blocks and frames, as a client may string them together.
+    const BLOCK_PARTS: &[&[u8]] = &[
+        b"\x82",
+        b"\x83\x86\x44\x01/",
+        b"\x41\x08localhos",
+        b"\x41\x04/sok",
+        b"\x00\x01a\x01b",
+        b"\x40\x01a\x7f",
+        b"\xbe",
+        b"\x3f\xe1\x1f",
+        b"\x20",
+        b"\x0f\x2f\x81\xff",
+        b"\xff\xff\xff\xff\xff\xff",
+        b"\x41\x83\xff\xff\xff",
+    ];
+
+    #[test]
+    fn authority_rewriter_survives_any_client() {
+        bolero::check!().with_iterations(2000).with_max_len(24).for_each(|bytes: &[u8]| {
+            let mut stream = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+            for pair in bytes.chunks(2) {
+                let [kind, part] = *pair else { continue };
+                let block = BLOCK_PARTS[usize::from(part) % BLOCK_PARTS.len()];
+                let flags = if kind & 4 == 0 { END_HEADERS } else { kind & (PADDED | PRIORITY | END_HEADERS) };
+                match kind % 4 {
+                    0 => stream.extend_from_slice(block),
+                    1 => stream.extend(frame(HEADERS, flags, kind >> 5, &block.repeat(usize::from(part >> 4)))),
+                    2 => stream.extend(frame(CONTINUATION, flags, kind >> 5, block)),
+                    _ => stream.extend(frame(0, 0, 1, block)),
+                }
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let (whole, pieces) = runtime.block_on(async { (rewrite(&stream, 4096).await, rewrite(&stream, 3).await) });
+            assert_eq!(whole.map_err(|error| error.to_string()), pieces.map_err(|error| error.to_string()));
+        });
     }
 }

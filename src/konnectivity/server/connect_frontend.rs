@@ -13,8 +13,10 @@ use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, re
 
 /// Time for a client to send its request head, as ReadHeaderTimeout of the reference.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum length of a request head, as in net/http.
-const MAX_HEAD_BYTES: usize = 1 << 20;
+/// Maximum length of a request head. It is parsed again for each piece that arrives.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Maximum length of what a client sends before its tunnel is open.
+const MAX_EARLY_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// How long a response of an agent of the reference may take after its client has closed one direction.
 const LINGER: Duration = Duration::from_secs(1);
@@ -72,7 +74,7 @@ where
                 biased;
                 dialed = &mut dial => break dialed,
                 // A client that leaves cancels its dial. One that sends ahead is read on up to a limit.
-                read = socket.read_buf(&mut early), if early.len() < MAX_HEAD_BYTES => match read {
+                read = socket.read_buf(&mut early), if early.len() < MAX_EARLY_BYTES => match read {
                     Ok(0) | Err(_) => return ConnectEnd::Closed,
                     Ok(_) => {}
                 },
@@ -205,5 +207,20 @@ mod tests {
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Some(ConnectRequest::OtherMethod(false)));
         assert_eq!(parse("PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), Some(ConnectRequest::OtherMethod(true)));
         assert_eq!(parse("\x16\x03\x01"), Some(ConnectRequest::Invalid));
+    }
+
+    #[test]
+    fn connect_request_of_any_bytes_is_parsed() {
+        const PARTS: [&[u8]; 10] =
+            [b"CONNECT ", b"a:1", b" HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: b", b"\0", b"\xff", b"GET /", b":"];
+        bolero::check!().with_iterations(2000).with_max_len(16).for_each(|bytes: &[u8]| {
+            let head: Vec<u8> = bytes.iter().flat_map(|at| PARTS[usize::from(*at) % PARTS.len()]).copied().collect();
+            // What is complete stays the same with more bytes.
+            let (parsed, mut more) = (parse_request(&head), head.clone());
+            more.extend_from_slice(b"more");
+            if parsed.is_some() {
+                assert_eq!(parse_request(&more), parsed);
+            }
+        });
     }
 }

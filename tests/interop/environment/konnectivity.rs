@@ -14,7 +14,8 @@ use super::network::{self, Network};
 use super::process::Process;
 use super::{eventually, free_port, kubeconfig, peer};
 
-const READY: &str = "konnectivity_network_proxy_server_ready_backends";
+/// Versions before 0.34 have no newer metric.
+const READY: &str = "konnectivity_network_proxy_server_ready_backend_connections";
 
 /// Protocol and transport of the server's frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,7 @@ pub(crate) struct Konnectivity {
     arguments: Vec<String>,
     agent_port: u16,
     health: u16,
+    admin: u16,
     directory: PathBuf,
 }
 
@@ -165,7 +167,7 @@ impl Konnectivity {
         let frontend_server = frontend_authority.server("front-server", &names);
         let cluster_server = cluster_authority.server("konnectivity-server", &names);
         let client = frontend_authority.client("gateway", "gateway", &[], None);
-        let (port, agent_port, health) = (free_port(), free_port(), free_port());
+        let (port, agent_port, health, admin) = (free_port(), free_port(), free_port(), free_port());
         // The path of a Unix socket is limited to 108 bytes.
         let socket = tempfile::Builder::new().prefix("konnectivity-").tempdir().unwrap().keep().join("front.sock");
         let (program, command) = pair.server();
@@ -178,7 +180,7 @@ impl Konnectivity {
             "--agent-bind-address=0.0.0.0".to_owned(),
             format!("--health-port={health}"),
             "--health-bind-address=127.0.0.1".to_owned(),
-            format!("--admin-port={}", free_port()),
+            format!("--admin-port={admin}"),
             "--admin-bind-address=127.0.0.1".to_owned(),
             "--server-id=server".to_owned(),
             "--server-count=1".to_owned(),
@@ -221,6 +223,7 @@ impl Konnectivity {
             arguments,
             agent_port,
             health,
+            admin,
             directory: directory.to_owned(),
         };
         konnectivity.wait_until_it_listens();
@@ -350,7 +353,8 @@ impl Konnectivity {
 
     /// Sum of the server's series of a metric; 0 without any.
     pub(crate) fn count(&self, metric: &str) -> f64 {
-        sum(&plain_get(self.health, "/metrics").unwrap(), metric)
+        // Versions before 0.31 have metrics on the admin port only.
+        sum(&plain_get(self.admin, "/metrics").unwrap(), metric)
     }
 
     /// Open connections by the server's metric.
