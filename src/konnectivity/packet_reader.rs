@@ -3,7 +3,29 @@
 use bytes::Bytes;
 use h2::RecvStream;
 
-use crate::egress::proxy::konnectivity::{Packet, PacketDecoder};
+use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, PacketDecoder};
+
+/// Received bytes of an incomplete packet beyond which HTTP/2's flow control counts them as read: a packet may be longer
+/// than the window of its stream.
+const MAX_HELD_BYTES: usize = 512 << 10;
+
+/// Why there is no next packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PacketReadError {
+    /// The stream was reset, or its connection is lost.
+    Stream(String),
+    /// The content is no packet.
+    Invalid(InvalidMessage),
+}
+
+impl std::fmt::Display for PacketReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PacketReadError::Stream(error) => f.write_str(error),
+            PacketReadError::Invalid(invalid) => invalid.fmt(f),
+        }
+    }
+}
 
 /// The receiving half of a gRPC stream.
 pub(super) struct PacketReader {
@@ -24,28 +46,33 @@ impl PacketReader {
     ///
     /// # Errors
     /// The stream was reset, or its content is no packet.
-    pub(super) async fn next(&mut self) -> Result<Option<Packet>, String> {
+    pub(super) async fn next(&mut self) -> Result<Option<Packet>, PacketReadError> {
         let held = self.take_unreleased();
         self.release(held);
-        self.next_held().await
+        self.next_held(true).await
     }
 
-    /// As [`PacketReader::next`], but its bytes count as unread until they are released.
-    pub(super) async fn next_held(&mut self) -> Result<Option<Packet>, String> {
+    /// As [`PacketReader::next`], but its bytes count as unread until they are released. If `may_release`, those of an
+    /// incomplete packet do not beyond [`MAX_HELD_BYTES`].
+    pub(super) async fn next_held(&mut self, may_release: bool) -> Result<Option<Packet>, PacketReadError> {
         loop {
             if !self.piece.is_empty()
-                && let Some(decoded) = self.decoder.decode(&mut self.piece).map_err(|invalid| invalid.to_string())?
+                && let Some(decoded) = self.decoder.decode(&mut self.piece).map_err(PacketReadError::Invalid)?
             {
                 return Ok(Some(decoded.packet));
+            }
+            if may_release && self.unreleased >= MAX_HELD_BYTES {
+                let held = self.take_unreleased();
+                self.release(held);
             }
             match self.body.data().await {
                 Some(Ok(piece)) => {
                     self.unreleased += piece.len();
                     self.piece = piece;
                 }
-                Some(Err(error)) => return Err(error.to_string()),
+                Some(Err(error)) => return Err(PacketReadError::Stream(error.to_string())),
                 None if self.decoder.is_at_boundary() => return Ok(None),
-                None => return Err("the stream ended within a packet".to_owned()),
+                None => return Err(PacketReadError::Stream("the stream ended within a packet".to_owned())),
             }
         }
     }

@@ -167,7 +167,7 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
     loop {
         let packet = tokio::select! {
             biased;
-            packet = reader.next() => packet?,
+            packet = reader.next() => packet.map_err(|error| error.to_string())?,
             Some(_) = endpoints.0.join_next() => continue,
         };
         let Some(packet) = packet else { return Ok(()) };

@@ -22,6 +22,8 @@ const PRIORITY: u8 = 0x20;
 const MAX_PAYLOAD: usize = 16 << 10;
 /// Maximum length of an encoded header block.
 const MAX_BLOCK_BYTES: usize = 64 << 10;
+/// Maximum number of frames of a header block: empty ones are not limited by its length.
+const MAX_BLOCK_FRAMES: usize = 64;
 /// Maximum length of a decoded header block: repeated references to a long header are short.
 const MAX_DECODED_BYTES: usize = 256 << 10;
 
@@ -46,6 +48,7 @@ struct HeaderBlock {
     stream_id: [u8; 4],
     flags: u8,
     fragment: BytesMut,
+    frames: usize,
 }
 
 impl<S> AuthorityRewriter<S> {
@@ -104,14 +107,15 @@ impl<S> AuthorityRewriter<S> {
 
     fn header_frame(&mut self, kind: u8, flags: u8, stream_id: [u8; 4], payload: BytesMut) -> io::Result<()> {
         let mut block = match (kind, self.block.take()) {
-            (HEADERS, None) => HeaderBlock { stream_id, flags, fragment: header_fragment(payload, flags)? },
+            (HEADERS, None) => HeaderBlock { stream_id, flags, fragment: header_fragment(payload, flags)?, frames: 1 },
             (CONTINUATION, Some(mut block)) if block.stream_id == stream_id => {
                 block.fragment.extend_from_slice(&payload);
+                block.frames += 1;
                 block
             }
             _ => return Err(invalid("header frames are out of order")),
         };
-        if block.fragment.len() > MAX_BLOCK_BYTES {
+        if block.fragment.len() > MAX_BLOCK_BYTES || block.frames > MAX_BLOCK_FRAMES {
             return Err(invalid("a header block is too long"));
         }
         if flags & END_HEADERS == 0 {
@@ -356,6 +360,7 @@ mod tests {
             // A dynamic table of more than its limit.
             frame(HEADERS, END_HEADERS, 1, &[0x3f, 0xe2, 0x1f, 0x82]),
             [frame(HEADERS, 0, 1, &[]), frame(CONTINUATION, END_HEADERS, 3, &[])].concat(),
+            [frame(HEADERS, 0, 1, &[]), frame(CONTINUATION, 0, 1, &[]).repeat(MAX_BLOCK_FRAMES)].concat(),
         ] {
             let error = rewrite(&[&preface[..], &wrong].concat(), 64).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -107,7 +107,7 @@ impl Backend {
     /// # Errors
     /// Why the stream ended before its regular end.
     pub(super) async fn receive(&self, reader: &mut PacketReader) -> Result<(), String> {
-        while let Some(packet) = reader.next().await? {
+        while let Some(packet) = reader.next().await.map_err(|error| error.to_string())? {
             match packet {
                 Packet::Data { connection: 0, .. } => {}
                 Packet::Data { connection, data } => match self.multiplexer.receive(connection, data) {

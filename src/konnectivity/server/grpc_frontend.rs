@@ -20,15 +20,17 @@ use super::authority_rewriter::AuthorityRewriter;
 use super::backend::TunnelDialFailure;
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
-use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
+use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, encode_data_head};
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, PacketFrame, TunnelEvent, send_frame};
-use crate::konnectivity::packet_reader::PacketReader;
+use crate::konnectivity::packet_reader::{PacketReadError, PacketReader};
 
 /// Path of the call.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Window of each call, in bytes.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// Calls of a connection at the same time. kube-apiserver has one, narthex's gateway all of its own.
+const MAX_STREAMS: u32 = 20_000;
 /// Window of a connection, in bytes: calls whose target does not read must not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The reference's client loses data that comes before it has registered the connection, less than a millisecond after
@@ -47,7 +49,8 @@ where
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(MAX_FRAME_BYTES)
-        .max_header_list_size(MAX_METADATA_BYTES);
+        .max_header_list_size(MAX_METADATA_BYTES)
+        .max_concurrent_streams(MAX_STREAMS);
     let stream = AuthorityRewriter::new(stream);
     let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
         Ok(Ok(connection)) => connection,
@@ -94,13 +97,39 @@ async fn serve_call(
     let Ok(send) = grpc_response::send_head(&mut respond, &[]) else { return };
     let _open = server.count_frontend(FrontendKind::Grpc);
     let mut call = ProxyCall { server: &server, reader: PacketReader::new(request.into_body()), send, is_reference };
-    if call.serve().await.is_ok() {
-        grpc_response::finish(&mut call.send);
+    match call.serve().await {
+        Ok(()) => grpc_response::finish(&mut call.send),
+        Err(CallBroken::Invalid(invalid)) => {
+            tracing::warn!(%invalid, "call of a frontend ended: what it sends is no packet");
+            let status = match invalid {
+                InvalidMessage::TooLong(_) => GrpcStatus::ResourceExhausted,
+                _ => GrpcStatus::Internal,
+            };
+            grpc_response::fail(&mut call.send, status, &invalid.to_string());
+        }
+        Err(CallBroken::Stream) => {}
     }
 }
 
-/// The stream was reset or is invalid; there is nobody to tell.
-struct CallBroken;
+/// Why a call ended before its client ended it.
+enum CallBroken {
+    /// The stream was reset: there is nobody to tell.
+    Stream,
+    /// The client sends something else than packets.
+    Invalid(InvalidMessage),
+}
+
+impl From<PacketReadError> for CallBroken {
+    fn from(error: PacketReadError) -> CallBroken {
+        match error {
+            PacketReadError::Stream(error) => {
+                tracing::debug!(error, "call of a frontend broke");
+                CallBroken::Stream
+            }
+            PacketReadError::Invalid(invalid) => CallBroken::Invalid(invalid),
+        }
+    }
+}
 
 /// One `/ProxyService/Proxy` call.
 struct ProxyCall<'s> {
@@ -135,14 +164,11 @@ impl ProxyCall<'_> {
     }
 
     async fn next_packet(&mut self) -> Result<Option<Packet>, CallBroken> {
-        self.reader.next().await.map_err(|error| {
-            tracing::debug!(error, "call of a frontend broke");
-            CallBroken
-        })
+        Ok(self.reader.next().await?)
     }
 
     async fn respond(&mut self, packet: &Packet) -> Result<(), CallBroken> {
-        send_frame(&mut self.send, control_frame(packet.encode_frame())).await.map_err(|_| CallBroken)
+        send_frame(&mut self.send, control_frame(packet.encode_frame())).await.map_err(|_| CallBroken::Stream)
     }
 
     /// Reads until the client ends the call.
@@ -168,7 +194,7 @@ impl ProxyCall<'_> {
                     Ok(Some(Packet::CloseDial { random: canceled })) if canceled == random => return Ok(None),
                     Ok(Some(_)) => {}
                     Ok(None) => return Ok(None),
-                    Err(_) => return Err(CallBroken),
+                    Err(error) => return Err(error.into()),
                 },
             }
         };
@@ -268,7 +294,7 @@ async fn relay_to_agent(
                 }
                 continue;
             }
-            packet = reader.next_held() => packet.map_err(|_| CallBroken)?,
+            packet = reader.next_held(waiting.is_empty()) => packet?,
             () = deadline => return Ok(ClientEnd::Close),
         };
         let held = reader.take_unreleased();
@@ -310,7 +336,7 @@ async fn relay_to_client(
         match tunnel.event().await {
             TunnelEvent::Data(data) => {
                 let head = Bytes::from(encode_data_head(tunnel.connection(), data.len(), 0));
-                send_frame(send, head.chain(data)).await.map_err(|_| CallBroken)?;
+                send_frame(send, head.chain(data)).await.map_err(|_| CallBroken::Stream)?;
             }
             // Clients have no half-close: what they send is relayed until the connection is closed.
             TunnelEvent::WriteClosed => return Ok(ClientEnd::Closed(String::new())),

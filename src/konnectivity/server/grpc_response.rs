@@ -14,7 +14,9 @@ use crate::konnectivity::multiplexer::PacketFrame;
 pub(super) enum GrpcStatus {
     /// What the reference answers to agents that it refuses.
     Unknown = 2,
+    ResourceExhausted = 8,
     Unimplemented = 12,
+    Internal = 13,
 }
 
 /// Characters of `grpc-message` that are escaped.
@@ -40,12 +42,24 @@ pub(super) fn refuse(respond: &mut SendResponse<PacketFrame>, status: GrpcStatus
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    insert_status(headers, status, message);
+    // Fails only when the caller has gone.
+    let _ = respond.send_response(response, true);
+}
+
+/// Ends a call with a status and a text, after its head was sent.
+pub(super) fn fail(send: &mut SendStream<PacketFrame>, status: GrpcStatus, message: &str) {
+    let mut trailers = HeaderMap::new();
+    insert_status(&mut trailers, status, message);
+    // Fails only when the caller has gone.
+    let _ = send.send_trailers(trailers);
+}
+
+fn insert_status(headers: &mut HeaderMap, status: GrpcStatus, message: &str) {
     headers.insert("grpc-status", HeaderValue::from(status as u16));
     if let Ok(message) = HeaderValue::from_str(&utf8_percent_encode(message, ESCAPED).to_string()) {
         headers.insert("grpc-message", message);
     }
-    // Fails only when the caller has gone.
-    let _ = respond.send_response(response, true);
 }
 
 /// Ends a call successfully.

@@ -12,6 +12,9 @@ use crate::observe::metrics::{
     ExpositionFormat, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
 };
 
+/// Maximum length of a protocol and an address together: they wait in the queue of an agent.
+const MAX_ADDRESS_BYTES: usize = 2 << 10;
+
 /// Settings of a Konnectivity server.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
@@ -104,6 +107,11 @@ impl KonnectivityServer {
         let result = async {
             if self.is_draining.load(Relaxed) {
                 return Err(TunnelDialFailure::Draining);
+            }
+            let length = protocol.len() + address.len();
+            if length > MAX_ADDRESS_BYTES {
+                tracing::warn!(length, "dial refused: its address is too long");
+                return Err(TunnelDialFailure::Agent(format!("dial: an address of {length} bytes is too long")));
             }
             let Some(backend) = self.backends.select(&self.settings.strategies, address) else {
                 return Err(TunnelDialFailure::NoAgent);
