@@ -19,6 +19,18 @@ kills COUNT="1000":
 crd-churn MINUTES="60":
     NARTHEX_TEST_CHURN_MINUTES={{MINUTES}} cargo test --locked --test gateway -- --nocapture definitions_come_and_go
 
+# Konnectivity: the pairing tests with other versions of the reference on the other side
+konnectivity-versions *VERSIONS:
+    tests/interop/konnectivity-versions {{VERSIONS}}
+
+# Konnectivity: so many transfers with checksums in each pairing
+konnectivity-transfers COUNT="1000":
+    NARTHEX_TEST_TRANSFERS={{COUNT}} tests/interop/run "konnectivity: transfers"
+
+# Konnectivity: agents killed and restarted during transfers for so many minutes; says whether memory stays flat
+konnectivity-soak MINUTES="60":
+    NARTHEX_TEST_SOAK_MINUTES={{MINUTES}} tests/interop/run "konnectivity: agents killed and restarted"
+
 # Formatting, clippy, dependencies, documentation
 lint:
     cargo fmt --check

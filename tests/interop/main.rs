@@ -31,7 +31,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 20] = [
+const PEERS: [&str; 21] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -42,6 +42,7 @@ const PEERS: [&str; 20] = [
     "kube-rs-operator",
     "konnectivity-server",
     "konnectivity-agent",
+    "konnectivity-conformance",
     "sample-apiserver",
     "kubectl",
     "kube-rbac-proxy",

@@ -17,6 +17,9 @@ use super::{eventually, free_port, kubeconfig, peer};
 /// Versions before 0.34 have no newer metric.
 const READY: &str = "konnectivity_network_proxy_server_ready_backend_connections";
 
+/// Names another version of the reference, which `tests/interop/konnectivity-versions` has built.
+const VERSION_VARIABLE: &str = "NARTHEX_KONNECTIVITY_VERSION";
+
 /// Protocol and transport of the server's frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KonnectivityMode {
@@ -58,11 +61,30 @@ impl KonnectivityPair {
     fn agent(self) -> (PathBuf, Option<&'static str>) {
         program(self.has_own_agent, "konnectivity-agent")
     }
+
+    /// Whether the server answers a CONNECT request with status 200 before the agent has answered the dial. Servers of
+    /// the reference did so before 0.34.
+    pub(crate) fn answers_before_dial(self) -> bool {
+        !self.has_own_server && reference_version().is_some_and(|(major, minor)| (major, minor) < (0, 34))
+    }
+}
+
+/// Major and minor version of the reference when it is not the one of `tests/interop/peers`.
+fn reference_version() -> Option<(u32, u32)> {
+    let version = std::env::var(VERSION_VARIABLE).ok()?;
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or_default());
+    Some((parts.next()?, parts.next()?))
 }
 
 /// A program and its command.
 fn program(is_own: bool, name: &'static str) -> (PathBuf, Option<&'static str>) {
-    if is_own { (PathBuf::from(env!("CARGO_BIN_EXE_narthex")), Some(name)) } else { (peer(name), None) }
+    if is_own {
+        return (PathBuf::from(env!("CARGO_BIN_EXE_narthex")), Some(name));
+    }
+    match std::env::var(VERSION_VARIABLE) {
+        Ok(version) => (peer(&format!("konnectivity-{version}")).join(name), None),
+        Err(_) => (peer(name), None),
+    }
 }
 
 /// A connection through an agent.
@@ -260,6 +282,12 @@ impl Konnectivity {
 
     /// Starts an agent that may not be able to connect.
     pub(crate) fn launch_agent(&mut self, name: &str, network: Option<&Network>) {
+        let agent = self.spawn_agent(name, network);
+        self.agents.push(agent);
+    }
+
+    /// Starts an agent that is not one of `agents`.
+    pub(crate) fn spawn_agent(&self, name: &str, network: Option<&Network>) -> Agent {
         let health = free_port();
         let host = network.map_or("127.0.0.1", |network| &network.host);
         let (program, command) = self.pair.agent();
@@ -289,7 +317,7 @@ impl Konnectivity {
             None => Process::start(name, &program, arguments, &self.directory),
             Some(network) => network.start(name, &program, arguments, &self.directory),
         };
-        self.agents.push(Agent { process, health });
+        Agent { process, health }
     }
 
     /// Starts the server again after it was killed.
@@ -372,6 +400,11 @@ impl Drop for Konnectivity {
 }
 
 impl Agent {
+    /// Whether the agent is connected to a server.
+    pub(crate) fn is_connected(&self) -> bool {
+        plain_get(self.health, "/readyz").is_ok()
+    }
+
     /// Sum of the agent's series of a metric.
     pub(crate) fn count(&self, metric: &str) -> f64 {
         sum(&plain_get(self.health, "/metrics").unwrap(), metric)

@@ -1,12 +1,16 @@
 //! Tests with the real Konnectivity server and agent.
 
 mod client;
+mod client_library;
 mod faults;
 mod gateway;
 mod interrupted_transfer;
 mod kube_apiserver;
 mod pairs;
+mod soak;
 mod target_server;
+mod transfer;
+mod transfers;
 mod upgrade;
 mod upload;
 
@@ -17,7 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
 use super::{KubectlTestFn, TestFn};
-use crate::environment::{KonnectivityMode, runtime};
+use crate::environment::{KonnectivityMode, KonnectivityPair, runtime};
 
 /// Tests of the Konnectivity client alone.
 pub(super) const CLIENT_TESTS: &[(&str, TestFn)] = &[
@@ -45,6 +49,18 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: the reference's server, narthex's agent", |environment| {
         pairs::run(environment, pairs::OWN_AGENT);
     }),
+    ("konnectivity: transfers, narthex's server and agent", |environment| transfers::run(environment, pairs::OWN)),
+    ("konnectivity: transfers, narthex's server and the reference's agent", |environment| {
+        transfers::run(environment, pairs::OWN_SERVER);
+    }),
+    ("konnectivity: transfers, the reference's server and narthex's agent", |environment| {
+        transfers::run(environment, pairs::OWN_AGENT);
+    }),
+    ("konnectivity: transfers, the reference alone", |environment| {
+        transfers::run(environment, KonnectivityPair::REFERENCE);
+    }),
+    ("konnectivity: the reference's client library", client_library::conforms),
+    ("konnectivity: agents killed and restarted during transfers", soak::run),
 ];
 
 /// Tests of kube-apiserver with narthex's server and agent.

@@ -17,7 +17,7 @@ pub(super) const OWN: KonnectivityPair = KonnectivityPair { has_own_server: true
 pub(super) const OWN_SERVER: KonnectivityPair = KonnectivityPair { has_own_server: true, has_own_agent: false };
 pub(super) const OWN_AGENT: KonnectivityPair = KonnectivityPair { has_own_server: false, has_own_agent: true };
 
-const MODES: [KonnectivityMode; 4] = [
+pub(super) const MODES: [KonnectivityMode; 4] = [
     KonnectivityMode::GrpcUnix,
     KonnectivityMode::GrpcTls,
     KonnectivityMode::ConnectUnix,
@@ -37,7 +37,7 @@ pub(super) fn run(environment: &TestEnvironment, pair: KonnectivityPair) {
         run_local(async {
             let echo = TargetServer::start(TargetBehavior::Echo);
             tunnels_carry_data(&konnectivity, &echo).await;
-            dial_error_is_the_agents(&konnectivity).await;
+            dial_error_is_the_agents(&konnectivity, is_connect && pair.answers_before_dial()).await;
             first_words_arrive(&konnectivity, pair.has_own_server || !is_connect).await;
             upload_before_close_is_complete(&konnectivity, pair.has_own_agent).await;
             if pair == OWN && is_connect {
@@ -83,12 +83,19 @@ async fn tunnels_carry_data(konnectivity: &Konnectivity, echo: &TargetServer) {
     }
 }
 
-async fn dial_error_is_the_agents(konnectivity: &Konnectivity) {
+/// The client gets the agent's error. A server that answers before the dial can only close the connection.
+async fn dial_error_is_the_agents(konnectivity: &Konnectivity, answers_before_dial: bool) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let Err(error) = timeout(TIMEOUT, konnectivity.connect(port)).await.expect("a response to the dial") else {
-        panic!("the port is closed");
-    };
-    assert!(error.contains("connection refused"), "{error}");
+    match timeout(TIMEOUT, konnectivity.connect(port)).await.expect("a response to the dial") {
+        Ok(mut tunnel) if answers_before_dial => {
+            let mut all = Vec::new();
+            let _ = timeout(TIMEOUT, tunnel.read_to_end(&mut all)).await.expect("the end of the connection");
+            assert!(all.is_empty(), "{}", String::from_utf8_lossy(&all));
+            println!("  the server answers 200, and closes when the dial fails");
+        }
+        Ok(_) => panic!("the port is closed"),
+        Err(error) => assert!(error.contains("connection refused"), "{error}"),
+    }
 }
 
 /// B5: what a target sends first is not lost.
@@ -182,7 +189,7 @@ async fn stopped_target_delays_no_other(konnectivity: &Konnectivity, echo: &Targ
     timeout(TIMEOUT, echo_back(&mut open(konnectivity, echo.port).await, b"new")).await.expect("a new tunnel");
 }
 
-async fn connections_are_gone(konnectivity: &Konnectivity) {
+pub(super) async fn connections_are_gone(konnectivity: &Konnectivity) {
     let began = Instant::now();
     loop {
         let server = konnectivity.established();

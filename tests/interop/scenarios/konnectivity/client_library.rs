@@ -1,0 +1,108 @@
+//! The reference's client library (`konnectivity-client`, which kube-apiserver links) against each pairing: each case
+//! has the same result as with the reference on both sides.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use super::pairs::{OWN, OWN_AGENT, OWN_SERVER};
+use crate::environment::{Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, eventually, peer};
+
+/// Cases whose result does not depend on chance.
+const CASES: &str = "echo,parallel,close,target-close,half-close,refused,no-port,protocol,dial-twice,cancel-dial,\
+                     cancel-tunnel,large-write,oversized-write,empty-write,pause";
+/// Defects B4 and B5: the reference's result is printed, this project's is asserted.
+const DEFECTS: &str = "upload-then-close,banner";
+
+pub(super) fn conforms(environment: &TestEnvironment) {
+    for mode in [KonnectivityMode::GrpcUnix, KonnectivityMode::GrpcTls] {
+        let expected = results(environment, mode, KonnectivityPair::REFERENCE);
+        println!("{mode:?}\n  {}", expected.join("\n  "));
+        assert!(!expected.iter().any(|result| result.contains("FAILED")), "the reference fails");
+        for pair in [OWN, OWN_SERVER, OWN_AGENT] {
+            assert_eq!(results(environment, mode, pair), expected, "{mode:?} {pair:?}");
+        }
+    }
+}
+
+/// The results of all cases, one a line.
+fn results(environment: &TestEnvironment, mode: KonnectivityMode, pair: KonnectivityPair) -> Vec<String> {
+    let name = format!("konnectivity-library-{}-{}-{mode:?}", pair.has_own_server, pair.has_own_agent);
+    let mut konnectivity = Konnectivity::with_pair(&environment.scratch(&name), mode, pair);
+    let mut results = run(&konnectivity, CASES, |_| {});
+    for result in run(&konnectivity, DEFECTS, |_| {}) {
+        println!("{pair:?} {result}");
+        let must_be_complete = match result.split(':').next() {
+            Some("upload-then-close") => pair.has_own_agent,
+            // A server that delays the first data hides the client's part of the defect.
+            _ => pair.has_own_server,
+        };
+        assert!(!must_be_complete || result.ends_with("10 of 10") || result.ends_with("100 of 100"), "{result}");
+    }
+    if pair.has_own_server {
+        eventually("no pending dial", || {
+            let pending = konnectivity.count("konnectivity_network_proxy_server_pending_backend_dials");
+            if pending == 0.0 { Ok(()) } else { Err(format!("{pending}")) }
+        });
+    }
+    let agents = std::mem::take(&mut konnectivity.agents);
+    let mut agents = Some(agents);
+    results.extend(run(&konnectivity, "lost", |line| {
+        if line == "lost: open" {
+            // Killed.
+            drop(agents.take());
+        }
+    }));
+    konnectivity.wait_for_agents(0);
+    results.extend(run(&konnectivity, "no-agent", |_| {}));
+    results
+}
+
+/// Runs the client; `observe` sees each line as it comes.
+fn run(konnectivity: &Konnectivity, cases: &str, mut observe: impl FnMut(&str)) -> Vec<String> {
+    let blackhole = Blackhole::new();
+    let mut command = Command::new(peer("konnectivity-conformance"));
+    command.arg(format!("-cases={cases}")).arg(format!("-blackhole={}", blackhole.address));
+    if konnectivity.mode.is_unix() {
+        command.arg("-socket").arg(&konnectivity.socket);
+    } else {
+        command.arg(format!("-address=127.0.0.1:{}", konnectivity.port));
+        command.arg("-ca").arg(&konnectivity.frontend_authority);
+        command.arg("-cert").arg(&konnectivity.client.certificate);
+        command.arg("-key").arg(&konnectivity.client.key);
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        observe(&line);
+        lines.push(line);
+    }
+    assert!(child.wait().unwrap().success());
+    lines
+}
+
+/// An address that accepts no connection: its queue is full.
+struct Blackhole {
+    address: SocketAddr,
+    _listener: socket2::Socket,
+    _fillers: Vec<socket2::Socket>,
+}
+
+impl Blackhole {
+    fn new() -> Blackhole {
+        let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let listener = socket();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let fillers = (0..4).map(|_| {
+            let filler = socket();
+            filler.set_nonblocking(true).unwrap();
+            let _ = filler.connect(&address);
+            filler
+        });
+        let fillers = fillers.collect();
+        Blackhole { address: address.as_socket().unwrap(), _listener: listener, _fillers: fillers }
+    }
+}
