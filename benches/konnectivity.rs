@@ -10,7 +10,7 @@
 //!
 //! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
 //! client is a separate process; CPU time and memory are the kernel's. Narthex keeps one connection for all its tunnels;
-//! the reference opens one for each, as in kube-apiserver. Needs `openssl`, for the agent's certificate.
+//! the reference opens one for each, as in kube-apiserver.
 
 // It stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
@@ -189,22 +189,22 @@ struct KonnectivityPeers {
 
 impl KonnectivityPeers {
     fn start(directory: &Path, [own_server, own_agent]: [bool; 2]) -> KonnectivityPeers {
-        let (certificate, key) = (directory.join("both.crt"), directory.join("both.key"));
-        if !key.exists() {
-            // One that signed itself is server, agent and authority.
-            let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=bench \
-                         -addext subjectAltName=IP:127.0.0.1 -keyout KEY -out CERTIFICATE";
-            let words =
-                words.replace("KEY", key.to_str().unwrap()).replace("CERTIFICATE", certificate.to_str().unwrap());
-            let made = Command::new("openssl").args(words.split_whitespace()).stderr(Stdio::null()).status().unwrap();
-            assert!(made.success());
+        let pki = directory.join("pki");
+        if !pki.exists() {
+            let make = |words: &str| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+                command.arg("pki").args(words.split_whitespace()).arg("--dir").arg(&pki).stdout(Stdio::null());
+                assert!(command.status().unwrap().success(), "pki {words}");
+            };
+            make("init");
+            make("issue --ca client --name agent");
         }
-        let (certificate, key) = (certificate.display(), key.display());
+        let pki = pki.display();
         let socket = directory.join("front.sock");
         let ports: Vec<u16> = (0..5).map(|_| free_port()).collect();
         let server = format!(
-            "--mode=grpc --uds-name={} --server-port=0 --cluster-cert={certificate} --cluster-key={key} \
-             --cluster-ca-cert={certificate} --agent-port={} --agent-bind-address=127.0.0.1 --health-port={} \
+            "--mode=grpc --uds-name={} --server-port=0 --cluster-cert={pki}/serving.crt \
+             --cluster-key={pki}/serving.key --cluster-ca-cert={pki}/client-ca.crt --agent-port={} --agent-bind-address=127.0.0.1 --health-port={} \
              --health-bind-address=127.0.0.1 --admin-port={} --admin-bind-address=127.0.0.1 --v=0",
             socket.display(),
             ports[0],
@@ -212,7 +212,7 @@ impl KonnectivityPeers {
             ports[2]
         );
         let agent = format!(
-            "--ca-cert={certificate} --agent-cert={certificate} --agent-key={key} --proxy-server-host=127.0.0.1 \
+            "--ca-cert={pki}/serving-ca.crt --agent-cert={pki}/agent.crt --agent-key={pki}/agent.key --proxy-server-host=127.0.0.1 \
              --proxy-server-port={} --health-server-host=127.0.0.1 --health-server-port={} \
              --admin-bind-address=127.0.0.1 --admin-server-port={} --v=0",
             ports[0], ports[3], ports[4]
