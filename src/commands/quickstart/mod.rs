@@ -1,9 +1,11 @@
 //! `narthex quickstart`: gateway, sidecar and example API in one process on this machine.
 //!
 //! The example API is a plain HTTP server on a unix socket. A sidecar in front of it makes it an extension API server:
-//! mutual TLS, trusting only the front proxy. The gateway is in front of the sidecar.
+//! mutual TLS, trusting only the front proxy. The gateway is in front of the sidecar, and is an API server itself for a
+//! custom resource.
 
 pub mod example;
+mod sample_resource;
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -24,6 +26,7 @@ use crate::process::{Drain, Problem, Problems, replace_file};
 use crate::registry::MAX_SOCKET_PATH_BYTES;
 use crate::tls::{self, CertificateKind, CertificateStore, GeneratedCertificates, ManagedCertificate};
 use example::ExampleApi;
+use sample_resource::create_sample_objects;
 
 /// Namespace and name of the example's Service, also in its certificate.
 const SERVICE: (&str, &str) = ("example", "example-api");
@@ -79,6 +82,7 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<QuickstartHa
     for (version, resource) in [("v1", "greetings"), ("v1alpha1", "doors")] {
         running.wait_until_served(("example.narthex.dev", version, resource), STARTUP_TIMEOUT);
     }
+    create_sample_objects(&data.join("admin.kubeconfig"), STARTUP_TIMEOUT)?;
     print_instructions(&running, &data, fresh);
     Ok(QuickstartHandle { gateway: running, _sidecar: sidecar })
 }
@@ -126,7 +130,7 @@ fn sidecar_config(data: &Path, socket: &Path, store: &CertificateStore) -> Resul
     parse_config(&line)
 }
 
-/// The configuration of the gateway, with the registry directory.
+/// The configuration of the gateway, with the registry directory and a store of its own.
 fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Result<GatewayConfig, Problems> {
     let admin = config.admin_address.map(|address| address.to_string()).unwrap_or_default();
     let line = [
@@ -134,6 +138,9 @@ fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Re
         "gateway".to_owned(),
         format!("--data-dir={}", data.display()),
         format!("--registry-dir={}", registry.display()),
+        "--embedded-api".to_owned(),
+        // Not that of a gateway with the same data directory.
+        format!("--store-file={}", data.join("quickstart.db").display()),
         format!("--secure-port={}", config.secure_port),
         format!("--admin-address={admin}"),
     ];
@@ -201,11 +208,19 @@ fn print_instructions(running: &gateway::GatewayHandle, data: &Path, fresh: bool
     let made = if fresh { "Created" } else { "Found" };
     let mut text = format!(
         "{made} authorities, certificates and a kubeconfig in {}\n\
-         The gateway listens on https://{}, in front of a sidecar and a small example API on a unix socket.\n\nTry:\n",
+         The gateway listens on https://{}, in front of a sidecar and a small example API on a unix socket.\n\
+         It has the CustomResourceDefinition bells.samples.narthex.dev itself.\n\nTry:\n",
         data.display(),
         running.address()
     );
-    for what in ["get greetings", "get doors -o wide", "explain greetings.spec"] {
+    for what in [
+        "get greetings",
+        "get doors -o wide",
+        "explain greetings.spec",
+        "get bells",
+        "get bells --field-selector spec.tone=c",
+        "get bells.v1alpha1.samples.narthex.dev",
+    ] {
         text += &format!("  kubectl --kubeconfig {kubeconfig} {what}\n");
     }
     text += &format!(

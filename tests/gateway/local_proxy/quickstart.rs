@@ -106,7 +106,10 @@ async fn run_curl_line(line: &str) -> Value {
     let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let response = read_response(sender.send_request(get(url.path(), &[("host", &host)])).await.unwrap()).await;
+    let response = read_response(
+        sender.send_request(get(url.path_and_query().unwrap().as_str(), &[("host", &host)])).await.unwrap(),
+    )
+    .await;
     assert_eq!(response.status, 200, "{}", response.text());
     response.json()
 }
@@ -119,8 +122,8 @@ async fn quickstart_printed_commands_work() {
     let first = QuickstartProcess::start(&data);
     assert!(first.text.starts_with("Created "), "{}", first.text);
     let (kubectl, curl) = (first.lines("kubectl "), first.lines("curl "));
-    assert_eq!((kubectl.len(), curl.len()), (3, 1), "{}", first.text);
-    assert_eq!(first.text.matches("kubectl").count(), 3, "{}", first.text);
+    assert_eq!((kubectl.len(), curl.len()), (6, 1), "{}", first.text);
+    assert_eq!(first.text.matches("kubectl").count(), 6, "{}", first.text);
     let kubeconfig = data.join("admin.kubeconfig").display().to_string();
     for line in &kubectl {
         let words = shell_words(line);
@@ -131,6 +134,22 @@ async fn quickstart_printed_commands_work() {
     let list = run_curl_line(&curl[0]).await;
     assert_eq!(list["kind"], "GreetingList", "{list}");
     assert!(!list["items"].as_array().unwrap().is_empty(), "there is something from the start: {list}");
+    let bells = |version: &str, query: &str| {
+        let path = format!("/apis/samples.narthex.dev/{version}/namespaces/default/bells{query}");
+        curl[0].replace("/apis/example.narthex.dev/v1/namespaces/default/greetings", &path)
+    };
+    let names = |list: &Value| {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for version in ["v1", "v1alpha1"] {
+        assert_eq!(names(&run_curl_line(&bells(version, "")).await), ["angelus", "gloriosa", "sunday"]);
+        let selected = run_curl_line(&bells(version, "?fieldSelector=spec.tone=c")).await;
+        assert_eq!(
+            (&selected["kind"], names(&selected)),
+            (&Value::from("BellList"), vec!["angelus".into(), "sunday".into()])
+        );
+    }
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         let output = Command::new("sh").args(["-c", &curl[0]]).output().unwrap();
         let output_text = String::from_utf8_lossy(&output.stderr);
@@ -149,6 +168,11 @@ async fn quickstart_printed_commands_work() {
     let second = QuickstartProcess::start(&data);
     assert!(second.text.starts_with("Found "), "{}", second.text);
     assert_eq!(std::fs::read(data.join("pki/admin.crt")).unwrap(), certificate);
-    assert_eq!(run_curl_line(&second.lines("curl ")[0]).await["kind"], "GreetingList");
+    let curl = second.lines("curl ")[0].clone();
+    assert_eq!(run_curl_line(&curl).await["kind"], "GreetingList");
+    // The samples are those of the first start.
+    let again =
+        curl.replace("/apis/example.narthex.dev/v1/namespaces/default/greetings", "/apis/samples.narthex.dev/v1/bells");
+    assert_eq!(run_curl_line(&again).await["items"].as_array().unwrap().len(), 3);
     assert_eq!(second.interrupt(), (Some(0), String::new()));
 }
