@@ -8,6 +8,7 @@ mod authz;
 mod discovery;
 mod egress;
 mod embedded_api;
+mod konnectivity;
 mod local_proxy;
 mod observability;
 mod registry;

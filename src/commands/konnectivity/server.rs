@@ -266,25 +266,30 @@ struct ListenerService {
 
 impl ListenerService {
     async fn serve(self, socket: AcceptedSocket) -> io::Result<()> {
+        // Boxed: a connection of one kind does not hold the memory of another.
         match socket {
-            AcceptedSocket::Agent(socket) => {
-                let remote = socket.peer_addr()?;
-                match handshake(socket, &self.agent_tls).await {
-                    Ok(stream) => serve_agent_connection(self.server, stream, remote).await,
-                    Err(error) => {
-                        let error = crate::tls::describe_error(&error);
-                        tracing::warn!(%remote, error, "TLS handshake with an agent failed");
-                    }
-                }
-            }
+            AcceptedSocket::Agent(socket) => Box::pin(self.serve_agent(socket)).await,
             AcceptedSocket::ClientTcp(socket) => {
                 let Some(tls) = &self.frontend_tls else { return Ok(()) };
-                let stream = handshake(socket, tls).await?;
-                self.serve_client(stream, |stream| reset(stream.get_ref().0)).await;
+                let stream = Box::pin(handshake(socket, tls)).await?;
+                Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0))).await;
+                Ok(())
             }
             AcceptedSocket::ClientUnix(socket) => {
                 // A Unix socket has no reset.
-                self.serve_client(UnixStream::from_std(socket)?, |_| {}).await;
+                Box::pin(self.serve_client(UnixStream::from_std(socket)?, |_| {})).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn serve_agent(self, socket: std::net::TcpStream) -> io::Result<()> {
+        let remote = socket.peer_addr()?;
+        match handshake(socket, &self.agent_tls).await {
+            Ok(stream) => Box::pin(serve_agent_connection(self.server, stream, remote)).await,
+            Err(error) => {
+                let error = crate::tls::describe_error(&error);
+                tracing::warn!(%remote, error, "TLS handshake with an agent failed");
             }
         }
         Ok(())
@@ -295,9 +300,10 @@ impl ListenerService {
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + PeerState + Unpin + 'static,
     {
         match self.mode {
-            FrontendMode::Grpc => serve_grpc_frontend(self.server, stream).await,
+            FrontendMode::Grpc => Box::pin(serve_grpc_frontend(self.server, stream)).await,
             FrontendMode::HttpConnect => {
-                if serve_connect_frontend(self.server, &mut stream).await == ConnectEnd::Broken {
+                let serving = Box::pin(serve_connect_frontend(self.server, &mut stream));
+                if serving.await == ConnectEnd::Broken {
                     reset(&mut stream);
                 }
             }

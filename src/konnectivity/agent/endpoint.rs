@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -46,6 +46,7 @@ pub(super) struct EndpointContext {
 /// Connects to a target and relays its data until both sides have closed.
 pub(super) async fn serve_endpoint(context: EndpointContext, request: DialRequest) {
     let DialRequest { protocol, address, random, connection } = request;
+    let pending = CountedEndpoint::new(&context.metrics, |metrics| &metrics.pending_dials);
     let dialed = match check(&protocol, &address, &context.allow) {
         Ok(destination) => dial(&protocol, &destination).await,
         Err(why) => {
@@ -70,7 +71,8 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     let connection = if opened.is_some() { connection } else { 0 };
     context.multiplexer.send(&Packet::DialResponse { error, connection, random });
     let Some((socket, tunnel)) = opened else { return };
-    let _open = OpenEndpoint::new(context.metrics);
+    let _open = CountedEndpoint::new(&context.metrics, |metrics| &metrics.endpoint_connections);
+    drop(pending);
     relay_target(socket, tunnel).await;
 }
 
@@ -156,19 +158,25 @@ fn go_error(error: &io::Error) -> String {
     }
 }
 
-/// Counts an open connection.
-struct OpenEndpoint(Arc<KonnectivityAgentMetrics>);
+/// Counts a dial or a connection while it exists.
+struct CountedEndpoint {
+    metrics: Arc<KonnectivityAgentMetrics>,
+    counter: fn(&KonnectivityAgentMetrics) -> &AtomicU64,
+}
 
-impl OpenEndpoint {
-    fn new(metrics: Arc<KonnectivityAgentMetrics>) -> OpenEndpoint {
-        metrics.endpoint_connections.fetch_add(1, Relaxed);
-        OpenEndpoint(metrics)
+impl CountedEndpoint {
+    fn new(
+        metrics: &Arc<KonnectivityAgentMetrics>,
+        counter: fn(&KonnectivityAgentMetrics) -> &AtomicU64,
+    ) -> CountedEndpoint {
+        counter(metrics).fetch_add(1, Relaxed);
+        CountedEndpoint { metrics: metrics.clone(), counter }
     }
 }
 
-impl Drop for OpenEndpoint {
+impl Drop for CountedEndpoint {
     fn drop(&mut self) {
-        self.0.endpoint_connections.fetch_sub(1, Relaxed);
+        (self.counter)(&self.metrics).fetch_sub(1, Relaxed);
     }
 }
 

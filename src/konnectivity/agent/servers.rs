@@ -136,8 +136,9 @@ impl KonnectivityAgent {
         for multiplexer in self.streams.values() {
             send_drain(multiplexer);
         }
+        let KonnectivityAgentMetrics { endpoint_connections, pending_dials, .. } = &*self.metrics;
         let last_ended = async {
-            while self.metrics.endpoint_connections.load(Relaxed) > 0 && !tasks.is_empty() {
+            while endpoint_connections.load(Relaxed) + pending_dials.load(Relaxed) > 0 && !tasks.is_empty() {
                 tokio::select! {
                     () = sleep(DRAIN_POLL_INTERVAL) => {}
                     Some(_) = tasks.join_next() => {}

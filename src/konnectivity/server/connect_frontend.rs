@@ -39,7 +39,10 @@ where
     let mut buffer = BytesMut::new();
     loop {
         match timeout(HEAD_TIMEOUT, read_request(&mut socket, &mut buffer)).await {
-            Ok(ConnectRequest::Connect(address)) => return tunnel(&server, socket, buffer, &address).await,
+            // Boxed: a connection without a request holds no memory of a tunnel.
+            Ok(ConnectRequest::Connect(address)) => {
+                return Box::pin(tunnel(&server, socket, buffer, &address)).await;
+            }
             Ok(ConnectRequest::OtherMethod(body_bytes)) => {
                 const BODY: &str = "this proxy only supports CONNECT passthrough\n";
                 let head = format!(

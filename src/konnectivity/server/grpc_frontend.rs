@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use h2::server::SendResponse;
+use h2::server::{Connection, SendResponse};
 use h2::{RecvStream, SendStream};
 use http::Request;
 use http::header::USER_AGENT;
@@ -52,11 +52,20 @@ where
         .max_header_list_size(MAX_METADATA_BYTES)
         .max_concurrent_streams(MAX_STREAMS);
     let stream = AuthorityRewriter::new(stream);
-    let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
+    let handshake = Box::pin(builder.handshake::<_, PacketFrame>(stream));
+    let connection = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend is no HTTP/2"),
         Err(_) => return tracing::debug!("connection of a frontend sends no HTTP/2 preface"),
     };
+    // Boxed: a connection without an HTTP/2 preface holds no memory of calls.
+    Box::pin(serve_calls(&server, connection)).await;
+}
+
+async fn serve_calls<S>(server: &Arc<KonnectivityServer>, mut connection: Connection<AuthorityRewriter<S>, PacketFrame>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.frontend_keepalive));
     // Dropped with the connection: the streams are over then.
     let mut calls = JoinSet::new();

@@ -136,6 +136,8 @@ pub struct KonnectivityAgentMetrics {
     pub known_servers: AtomicU64,
     /// Connections to targets.
     pub endpoint_connections: AtomicU64,
+    /// Dials of targets that are not answered yet; not rendered.
+    pub pending_dials: AtomicU64,
     /// Dials that got no answer in time.
     pub dial_timeouts: AtomicU64,
     /// Dials that failed otherwise.

@@ -1,0 +1,229 @@
+//! Konnectivity servers and agents as processes.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use narthex::tls::CertificateSpec;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
+
+/// A process, killed when dropped, and its log shown if the test failed.
+pub(crate) struct KonnectivityProcess {
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl KonnectivityProcess {
+    pub(crate) fn spawn(mut command: Command) -> KonnectivityProcess {
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (errors, kept) = (child.stderr.take().unwrap(), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        KonnectivityProcess { child, log }
+    }
+
+    pub(crate) fn log_lines(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) async fn wait_for_log(&self, words: &[&str]) -> String {
+        eventually(&format!("the log to say {words:?}"), async || {
+            self.log_lines().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
+        })
+        .await
+    }
+
+    /// Resident memory in kB.
+    pub(crate) fn resident_kilobytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    pub(crate) fn descriptor_count(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for KonnectivityProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let lines = self.log_lines();
+            eprintln!("--- end of a log ---\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+    }
+}
+
+/// Names and addresses in the certificate of servers.
+const SERVER_NAMES: [&str; 6] = ["localhost", "127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "konnectivity.test"];
+
+/// A server in one mode.
+pub(crate) struct ServerProcess {
+    pub(crate) process: KonnectivityProcess,
+    /// The frontend.
+    pub(crate) socket: PathBuf,
+    pub(crate) agent_port: u16,
+    health: u16,
+}
+
+/// A port that is free on all of loopback. Ephemeral ports are refused by the server.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(20_000..32_000);
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The certificates of servers (`konnectivity.crt`) and agents (`agent.crt`).
+pub(crate) fn new_environment() -> TestEnvironment {
+    let environment = TestEnvironment::new();
+    let names = SERVER_NAMES.map(str::to_owned);
+    let now = SystemTime::now();
+    let server = environment.serving_ca.issue(&CertificateSpec::serving(&names), now).unwrap();
+    environment.write_pair("konnectivity", &server);
+    let agent = environment.client_ca.issue(&CertificateSpec::client("agent", &[]), now).unwrap();
+    environment.write_pair("agent", &agent);
+    environment
+}
+
+impl ServerProcess {
+    /// Starts a server that listens for agents at `address`.
+    pub(crate) async fn start_at(
+        environment: &TestEnvironment,
+        id: &str,
+        mode: &str,
+        (address, agent_port): (&str, u16),
+        more: &[&str],
+    ) -> ServerProcess {
+        let (health, socket) = (free_port(), environment.path(&format!("{id}.sock")));
+        let file = |name: &str| environment.path(name).display().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+        command.args([
+            "konnectivity-server".to_owned(),
+            format!("--mode={mode}"),
+            format!("--uds-name={}", socket.display()),
+            "--server-port=0".to_owned(),
+            format!("--cluster-cert={}", file("konnectivity.crt")),
+            format!("--cluster-key={}", file("konnectivity.key")),
+            format!("--cluster-ca-cert={}", file("client-ca.crt")),
+            format!("--agent-port={agent_port}"),
+            format!("--agent-bind-address={address}"),
+            format!("--health-port={health}"),
+            "--health-bind-address=127.0.0.1".to_owned(),
+            format!("--admin-port={}", free_port()),
+            format!("--server-id={id}"),
+        ]);
+        command.args(more);
+        let process = KonnectivityProcess::spawn(command);
+        process.wait_for_log(&["health and metrics"]).await;
+        ServerProcess { process, socket, agent_port, health }
+    }
+
+    pub(crate) async fn start(environment: &TestEnvironment, mode: &str) -> ServerProcess {
+        ServerProcess::start_at(environment, "server", mode, ("127.0.0.1", free_port()), &[]).await
+    }
+
+    /// Waits until `wanted` agents are connected.
+    pub(crate) async fn wait_for_agents(&self, wanted: usize) {
+        let line = format!("ready_backends{{proxy_strategy=\"default\"}} {wanted}");
+        eventually(&format!("{wanted} agents"), async || self.metrics().contains(&line).then_some(())).await;
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut response = String::new();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.health)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+}
+
+/// Arguments of an agent for the servers at `hosts`.
+pub(crate) fn agent_arguments(environment: &TestEnvironment, id: &str, hosts: &str, port: u16) -> Vec<String> {
+    let file = |name: &str| environment.path(name).display().to_string();
+    vec![
+        "konnectivity-agent".to_owned(),
+        format!("--proxy-server-host={hosts}"),
+        format!("--proxy-server-port={port}"),
+        format!("--ca-cert={}", file("serving-ca.crt")),
+        format!("--agent-cert={}", file("agent.crt")),
+        format!("--agent-key={}", file("agent.key")),
+        "--health-server-host=127.0.0.1".to_owned(),
+        format!("--health-server-port={}", free_port()),
+        format!("--admin-server-port={}", free_port()),
+        format!("--agent-id={id}"),
+    ]
+}
+
+pub(crate) fn start_agent(environment: &TestEnvironment, id: &str, hosts: &str, port: u16) -> KonnectivityProcess {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+    command.args(agent_arguments(environment, id, hosts, port));
+    KonnectivityProcess::spawn(command)
+}
+
+/// A target that echoes; its port.
+pub(crate) fn start_echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut from = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut from, &mut stream);
+            });
+        }
+    });
+    port
+}
+
+/// Opens a tunnel to `port` at a frontend in mode `http-connect`, and sends a word through it.
+pub(crate) async fn check_connect(socket: &Path, port: u16) {
+    let exchange = async {
+        let mut stream = UnixStream::connect(socket).await.unwrap();
+        stream.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nping").as_bytes()).await.unwrap();
+        let mut response = [0; 43];
+        stream.read_exact(&mut response).await.unwrap();
+        assert_eq!(&response, b"HTTP/1.1 200 Connection Established\r\n\r\nping");
+    };
+    timeout(TEST_TIMEOUT, exchange).await.expect("another client to be served");
+}
+
+/// Opens a tunnel to `port` at a frontend in mode `grpc`, and sends a word through it.
+pub(crate) async fn check_call(socket: &Path, port: u16) {
+    let socket = socket.to_owned();
+    let exchange = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let stream = UnixStream::connect(socket).await.unwrap();
+            let client = narthex::egress::proxy::konnectivity::KonnectivityClient::connect(stream, "localhost");
+            let client = client.await.unwrap();
+            let mut tunnel = client.dial(&format!("127.0.0.1:{port}"), TEST_TIMEOUT).await.unwrap();
+            tunnel.write_all(b"ping").await.unwrap();
+            let mut answer = [0; 4];
+            tunnel.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"ping");
+        });
+    });
+    timeout(TEST_TIMEOUT, exchange).await.expect("another client to be served").unwrap();
+}
