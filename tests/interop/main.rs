@@ -24,7 +24,8 @@ use libtest_mimic::{Arguments, Trial};
 
 use environment::{Kubectl, TestEnvironment};
 
-/// Time limit of one test. The slowest takes about three minutes on two cores.
+/// Time limit of one test, beside what [`scenarios::LONGER_VARIABLE`] asks for. The slowest takes about three minutes on
+/// two cores.
 const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 
 /// The tests that run, with their start times.
@@ -154,13 +155,15 @@ impl Drop for RunningTest {
 /// Ends the suite with an error when a test exceeds [`TEST_TIMEOUT`]: a test that hangs must not take CI's whole time.
 /// The peers end with this process; their logs stay in the scratch directory.
 fn enforce_test_timeout() {
+    let minutes = std::env::var(scenarios::LONGER_VARIABLE).ok().and_then(|minutes| minutes.parse::<u64>().ok());
+    let limit = TEST_TIMEOUT + Duration::from_secs(minutes.unwrap_or(0) * 60);
     loop {
         std::thread::sleep(Duration::from_secs(5));
         let running = RUNNING_TESTS.lock().unwrap();
-        if running.values().all(|start| start.elapsed() < TEST_TIMEOUT) {
+        if running.values().all(|start| start.elapsed() < limit) {
             continue;
         }
-        eprintln!("interop: a test exceeded {} s; running tests:", TEST_TIMEOUT.as_secs());
+        eprintln!("interop: a test exceeded {} s; running tests:", limit.as_secs());
         for (name, start) in running.iter() {
             eprintln!("interop:   {name}: {} s", start.elapsed().as_secs());
         }

@@ -39,6 +39,9 @@ mod write_objects;
 
 use crate::environment::{CommandResult, Identity, Kubectl, Session, Target, TestEnvironment};
 
+/// Minutes of the test that takes longer than others.
+pub(crate) const LONGER_VARIABLE: &str = konnectivity::SOAK_MINUTES_VARIABLE;
+
 /// A kubectl session that runs once per target; the transcripts must be equal.
 pub(crate) type Scenario = fn(&mut Session<'_>);
 

@@ -23,6 +23,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("page docs/how-to/impersonation.md", |environment| run(environment, "docs/how-to/impersonation.md")),
     ("page docs/how-to/audit.md", |environment| run(environment, "docs/how-to/audit.md")),
     ("page docs/how-to/cors.md", |environment| run(environment, "docs/how-to/cors.md")),
+    ("page docs/how-to/konnectivity.md", |environment| run(environment, "docs/how-to/konnectivity.md")),
     ("page docs/how-to/local-proxy.md", |environment| run(environment, "docs/how-to/local-proxy.md")),
     ("page docs/how-to/cluster-registry.md", |environment| run(environment, "docs/how-to/cluster-registry.md")),
     ("page docs/how-to/rate-limiting.md", |environment| run(environment, "docs/how-to/rate-limiting.md")),

@@ -23,6 +23,8 @@ use tokio::task::LocalSet;
 use super::{KubectlTestFn, TestFn};
 use crate::environment::{KonnectivityMode, KonnectivityPair, runtime};
 
+pub(super) use soak::MINUTES_VARIABLE as SOAK_MINUTES_VARIABLE;
+
 /// Tests of the Konnectivity client alone.
 pub(super) const CLIENT_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: client over a Unix socket and over TLS", client::tunnels_over_both_transports),

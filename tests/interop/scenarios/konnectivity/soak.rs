@@ -10,7 +10,8 @@ use super::pairs::OWN;
 use super::transfer::{Transfer, TransferOutcome, TransferTarget};
 use crate::environment::{Agent, Konnectivity, KonnectivityMode, TestEnvironment, eventually, runtime};
 
-const MINUTES_VARIABLE: &str = "NARTHEX_TEST_SOAK_MINUTES";
+/// Length of the soak in minutes.
+pub(crate) const MINUTES_VARIABLE: &str = "NARTHEX_TEST_SOAK_MINUTES";
 const DEFAULT_LENGTH: Duration = Duration::from_secs(30);
 const WORKERS: usize = 12;
 const AGENTS: usize = 3;
