@@ -59,10 +59,12 @@ pub(super) async fn delete_collection(
     let options = DeleteOptions::parse(request).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
-    let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
+    let mut list = api.converter.list(target, collection, &query).await?;
     if has_webhook(&target.kind) {
         // As upstream, nothing is deleted if the answer cannot be given.
         api.converter.convert_reply(&target.kind, collection, ReplyContent::List(list.clone())).await?;
+        // As they are stored: they may have been converted to be selected.
+        list.objects = list.objects.iter().filter_map(|object| collection.get(object.key())).collect();
     }
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
     let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options));

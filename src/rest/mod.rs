@@ -273,7 +273,7 @@ impl ApiServer {
         let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
-            "list" => VerbReply::ok(read::list(&collection, &target, request).await?),
+            "list" => VerbReply::ok(read::list(self, &collection, &target, request).await?),
             "watch" => return watch::watch(self, &collection, &target, request, (media_type, notifier)).await,
             "create" => create::create(self, &collection, &target, request, warnings).await?,
             "update" => update::update(self, &collection, &target, request, warnings).await?,

@@ -2,7 +2,7 @@
 
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, cache_error, strategy};
+use super::{ApiRequest, ApiServer, cache_error, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
 use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
@@ -41,14 +41,14 @@ pub(super) async fn get(
 /// # Errors
 /// 400 and 422 for invalid options, 410 for a version that is too old, 504 for one from the future.
 pub(super) async fn list(
+    api: &ApiServer,
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<ReplyContent, Status> {
     let options = ListOptions::parse(request.query)?;
     let query = list_query(collection, target, &options)?;
-    let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
-    Ok(ReplyContent::List(list))
+    Ok(ReplyContent::List(api.converter.list(target, collection, &query).await?))
 }
 
 /// The query of a list, for `list` and `deletecollection`.

@@ -20,7 +20,9 @@ use crate::message::{Body, BodyError};
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::resources::catalog::ResourceCatalog;
 use crate::resources::{ResourceVersion, ServedKind};
-use crate::watch_cache::{Error, Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchQuery, WatchStart};
+use crate::watch_cache::{
+    Error, Notifier, ResourceCollection, Selection, WatchCursor, WatchEvent, WatchQuery, WatchStart,
+};
 
 /// Size in bytes up to which initial events are sent together.
 const MAX_FRAME_BYTES: usize = 64 << 10;
@@ -47,9 +49,12 @@ pub(super) async fn watch(
         start =
             WatchStart::After(collection.wait_for_acknowledged().await.map_err(|error| cache_error(target, error))?);
     }
+    let selection = read::selection(collection, target, &options)?;
+    let identity = selection.without_content().filter(|_| has_webhook(&target.kind));
+    let converted_selection = identity.is_some().then(|| selection.clone());
     let query = WatchQuery {
         namespace: (!target.namespace.is_empty()).then(|| target.namespace.to_owned()),
-        selection: read::selection(collection, target, &options)?,
+        selection: identity.unwrap_or(selection),
         start,
         sends_bookmarks: options.allows_bookmarks,
         timeout: Some(options.timeout.unwrap_or_else(|| default_timeout(api.settings.min_request_timeout))),
@@ -66,6 +71,7 @@ pub(super) async fn watch(
         converter: api.converter.clone(),
         kind: target.kind.clone(),
         collection: collection.clone(),
+        selection: converted_selection,
     });
     let body = WatchBody { cursor: cursor.map_err(Some), encoder, conversion, served, drain: api.drain.clone() };
     let events = stream::unfold(body, |mut body| async move {
@@ -117,6 +123,8 @@ struct EventConversion {
     converter: ObjectConverter,
     kind: ServedKind,
     collection: ResourceCollection,
+    /// Which converted objects are sent, if that depends on their content.
+    selection: Option<Selection>,
 }
 
 /// The definition by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
@@ -158,6 +166,16 @@ async fn definition_changed(served: &mut Option<ServedDefinition>) {
 impl WatchBody {
     /// The bytes of the next event, or of several initial ones.
     async fn next_frame(&mut self) -> Option<Bytes> {
+        loop {
+            let frame = self.try_next_frame().await?;
+            if !frame.is_empty() {
+                return Some(frame);
+            }
+        }
+    }
+
+    /// As [`next_frame`](WatchBody::next_frame); empty if the events are not selected.
+    async fn try_next_frame(&mut self) -> Option<Bytes> {
         let cursor = match &mut self.cursor {
             Ok(cursor) => cursor,
             Err(status) => return status.take().map(|status| self.encoder.encode_error(&status)),
@@ -190,7 +208,8 @@ impl WatchBody {
     }
 }
 
-/// As [`encode_with_initial`], of objects that a webhook converts: those of several events by one call.
+/// As [`encode_with_initial`], of objects that a webhook converts: those of several events by one call. Empty if none of
+/// them is selected.
 async fn encode_converted(
     cursor: &mut WatchCursor,
     encoder: &mut EventEncoder,
@@ -206,7 +225,11 @@ async fn encode_converted(
         read += size(&event);
         events.push(event);
     }
-    conversion.converter.convert_events(&conversion.kind, &conversion.collection, &mut events).await?;
+    let EventConversion { converter, kind, collection, selection } = conversion;
+    match selection {
+        Some(selection) => events = converter.select_events(kind, collection, selection, events).await?,
+        None => converter.convert_events(kind, collection, &mut events).await?,
+    }
     let mut frames = BytesMut::new();
     for event in events {
         frames.extend_from_slice(&encoder.encode(event).await?);

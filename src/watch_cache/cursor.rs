@@ -120,10 +120,7 @@ impl WatchCursor {
         notifier: &Notifier,
     ) -> Result<WatchCursor, Error> {
         collection.ensure_loaded().await?;
-        let scope = match &query.namespace {
-            Some(namespace) => collection.prefix().namespace(namespace)?,
-            None => collection.prefix().clone(),
-        };
+        let scope = collection.scope(query.namespace.as_deref())?;
         match query.start {
             WatchStart::Latest { .. } => drop(collection.wait_for_acknowledged().await?),
             WatchStart::NotOlderThan { revision, .. } => collection.wait_for(revision).await?,

@@ -72,10 +72,7 @@ impl ResourceCollection {
     /// [`Error::InvalidContinue`], [`Error::InvalidKey`], [`Error::Store`].
     pub async fn list(&self, query: &ListQuery) -> Result<StoredList, Error> {
         self.ensure_loaded().await?;
-        let scope = match &query.namespace {
-            Some(namespace) => self.prefix().namespace(namespace)?,
-            None => self.prefix().clone(),
-        };
+        let scope = self.scope(query.namespace.as_deref())?;
         if let Some(position) = &query.continues {
             return self.list_from(query, &scope, position).await;
         }
@@ -89,6 +86,14 @@ impl ResourceCollection {
             ListRevision::Any => self.list_not_older_than(query, &scope, 0).await,
             ListRevision::NotOlderThan(revision) => self.list_not_older_than(query, &scope, revision).await,
         }
+    }
+
+    /// Prefix of the keys of a namespace, or of all.
+    pub(super) fn scope(&self, namespace: Option<&str>) -> Result<Prefix, Error> {
+        Ok(match namespace {
+            Some(namespace) => self.prefix().namespace(namespace)?,
+            None => self.prefix().clone(),
+        })
     }
 
     async fn list_not_older_than(
@@ -240,6 +245,15 @@ impl ResourceCollection {
 }
 
 impl StoredList {
+    /// Shortens a page of a list to `limit` objects, if it has more; the next page begins after them.
+    pub fn shorten(&mut self, collection: &ResourceCollection, query: &ListQuery, limit: usize) -> Result<(), Error> {
+        if self.objects.len() > limit {
+            self.objects.truncate(limit);
+            self.end(&collection.scope(query.namespace.as_deref())?, self.revision);
+        }
+        Ok(())
+    }
+
     /// Marks the page as followed by another one that begins after the last object.
     fn end(&mut self, scope: &Prefix, revision: Revision) {
         let relative = self.objects.last().and_then(|last| last.key().as_str().strip_prefix(scope.as_str()));

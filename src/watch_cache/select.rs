@@ -1,5 +1,7 @@
 //! Selection of objects by labels and declared fields, and the event that a change is for a watch with a selection.
 
+use std::sync::Arc;
+
 use super::Error;
 use super::change_log::StoredChange;
 use super::declared_field::DeclaredField;
@@ -73,6 +75,14 @@ impl Selection {
             && self.labels.matches(|key| object.label(key))
     }
 
+    /// What of it does not depend on the version in which an object is read: names and namespaces. None if that is all.
+    pub fn without_content(&self) -> Option<Selection> {
+        let is_content = |term: &ResolvedTerm| matches!(term.field, SelectedField::Declared(_));
+        let terms: Vec<_> = self.terms.iter().filter(|term| !is_content(term)).cloned().collect();
+        let is_all = self.labels.requirements.is_empty() && terms.len() == self.terms.len();
+        (!is_all).then(|| Selection { labels: LabelSelector::default(), terms: terms.into() })
+    }
+
     /// The only name that is selected.
     pub(super) fn exact_name(&self) -> Option<&str> {
         self.exact(SelectedField::Name)
@@ -87,11 +97,16 @@ impl Selection {
         self.terms.iter().find(|term| term.is_equal && term.field == field).map(|term| &*term.value)
     }
 
-    /// What a change is to a watch of the selection: an object that enters is ADDED, one that leaves is DELETED
-    /// (`cacher/cache_watcher.go`, `convertToWatchEvent`).
+    /// What a change is to a watch of the selection.
     pub(super) fn classify(&self, change: &StoredChange) -> Option<WatchEventKind> {
-        let was_selected = change.old().is_some_and(|old| self.matches(old));
-        let is_selected = change.new_object().is_some_and(|new| self.matches(new));
+        self.classify_objects(change.old().map(Arc::as_ref), change.new_object().map(Arc::as_ref))
+    }
+
+    /// What a change is to a watch of the selection, by the object before and after: one that enters is ADDED, one that
+    /// leaves is DELETED (`cacher/cache_watcher.go`, `convertToWatchEvent`).
+    pub fn classify_objects(&self, old: Option<&Stored>, new: Option<&Stored>) -> Option<WatchEventKind> {
+        let was_selected = old.is_some_and(|old| self.matches(old));
+        let is_selected = new.is_some_and(|new| self.matches(new));
         match (was_selected, is_selected) {
             (false, true) => Some(WatchEventKind::Added),
             (true, true) => Some(WatchEventKind::Modified),

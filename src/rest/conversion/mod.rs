@@ -8,6 +8,7 @@ mod batch;
 mod cache;
 mod metadata;
 mod review;
+mod selection;
 mod webhook;
 
 use std::sync::Arc;

@@ -5,6 +5,7 @@ mod bad_bodies;
 mod bad_parameters;
 mod builtin_kinds;
 mod concurrency;
+mod conversion_selection;
 mod conversion_subresources;
 mod conversion_webhook_calls;
 mod conversion_webhooks;
