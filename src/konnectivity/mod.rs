@@ -13,3 +13,6 @@ mod relay;
 pub mod server;
 #[cfg(test)]
 mod tests;
+
+/// Maximum length of the protocol and the address of a dial together: they wait in queues and occur in errors.
+const MAX_ADDRESS_BYTES: usize = 2 << 10;

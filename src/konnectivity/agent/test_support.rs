@@ -39,6 +39,11 @@ impl TestAgent {
         self.running.abort();
     }
 
+    /// Whether it has left the stream.
+    pub(in crate::konnectivity) fn has_ended(&self) -> bool {
+        self.running.is_finished()
+    }
+
     pub(in crate::konnectivity) async fn wait_for_endpoints(&self, expected: u64) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.metrics.endpoint_connections.load(Relaxed) != expected {

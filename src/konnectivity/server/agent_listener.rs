@@ -61,7 +61,10 @@ where
                     calls.spawn_local(serve_call(server.clone(), request, respond, remote));
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%remote, %error, "connection of an agent failed");
+                    match is_violation(&error) {
+                        true => tracing::warn!(%remote, %error, "connection of an agent closed: it violates HTTP/2"),
+                        false => tracing::debug!(%remote, %error, "connection of an agent failed"),
+                    }
                     break;
                 }
                 None => break,
@@ -73,6 +76,11 @@ where
             Some(_) = calls.join_next() => {}
         }
     }
+}
+
+/// Whether the peer is to blame, and not the network.
+pub(super) fn is_violation(error: &h2::Error) -> bool {
+    !error.is_remote() && error.get_io().is_none_or(|error| error.kind() == std::io::ErrorKind::InvalidData)
 }
 
 async fn serve_call(

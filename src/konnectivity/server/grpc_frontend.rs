@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES};
+use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES, is_violation};
 use super::authority_rewriter::AuthorityRewriter;
 use super::backend::TunnelDialFailure;
 use super::grpc_response::{self, GrpcStatus, control_frame};
@@ -76,7 +76,10 @@ where
                     calls.spawn_local(serve_call(server.clone(), request, respond));
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "connection of a frontend failed");
+                    match is_violation(&error) {
+                        true => tracing::warn!(%error, "connection of a frontend closed: it violates HTTP/2"),
+                        false => tracing::debug!(%error, "connection of a frontend failed"),
+                    }
                     break;
                 }
                 None => break,

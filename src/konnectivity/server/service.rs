@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 use super::agent_token::AgentTokens;
 use super::backend::TunnelDialFailure;
 use super::backend_set::{BackendReport, BackendSet, ProxyStrategy};
+use crate::konnectivity::MAX_ADDRESS_BYTES;
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
 use crate::observe::metrics::{
     ExpositionFormat, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
 };
-
-/// Maximum length of a protocol and an address together: they wait in the queue of an agent.
-const MAX_ADDRESS_BYTES: usize = 2 << 10;
 
 /// Settings of a Konnectivity server.
 #[derive(Clone, Debug)]

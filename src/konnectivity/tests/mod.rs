@@ -3,6 +3,7 @@
 mod defects;
 mod invalid_agents;
 mod invalid_packets;
+mod invalid_servers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

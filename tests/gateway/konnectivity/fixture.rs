@@ -150,10 +150,19 @@ impl ServerProcess {
         eventually(&format!("{wanted} agents"), async || self.metrics().contains(&line).then_some(())).await;
     }
 
+    /// Whether an agent is connected that the first strategy may choose.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.get("/readyz").ends_with("ok")
+    }
+
     pub(crate) fn metrics(&self) -> String {
+        self.get("/metrics")
+    }
+
+    fn get(&self, path: &str) -> String {
         let mut response = String::new();
         let mut stream = TcpStream::connect(("127.0.0.1", self.health)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
         stream.read_to_string(&mut response).unwrap();
         response
     }

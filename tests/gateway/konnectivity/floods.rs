@@ -1,11 +1,15 @@
 //! Floods of HTTP/2 frames at both listeners: memory is bounded, and others are served.
 
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::konnectivity::fixture::{ServerProcess, check_call, new_environment, start_agent, start_echo};
+use crate::konnectivity::fixture::{
+    KonnectivityProcess, ServerProcess, agent_arguments, check_call, free_port, new_environment, start_agent,
+    start_echo,
+};
 use crate::support::client::tls_handshake;
 use crate::support::fixtures::{CertKeyPair, TEST_TIMEOUT, eventually};
 use crate::support::raw_h2_client::{
@@ -102,6 +106,7 @@ async fn konnectivity_floods_at_the_frontend_are_bounded() {
         let now = server.process.resident_kilobytes();
         assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
     }
+    server.process.wait_for_log(&["connection of a frontend closed: it violates HTTP/2"]).await;
     eventually("the connections to be gone", async || (server.process.descriptor_count() < 60).then_some(())).await;
     assert!(!server.process.log_lines().iter().any(|line| line.contains("panicked")));
 }
@@ -109,9 +114,17 @@ async fn konnectivity_floods_at_the_frontend_are_bounded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_floods_of_an_agent_are_bounded() {
     let environment = new_environment();
-    let server = ServerProcess::start(&environment, "grpc").await;
-    let _agent = start_agent(&environment, "a", "127.0.0.1", server.agent_port);
-    server.wait_for_agents(1).await;
+    // Dials are for the other agent, even while the flooding one is connected.
+    let strategies = &["--proxy-strategies=destHost"];
+    let at = ("127.0.0.1", free_port());
+    let server = ServerProcess::start_at(&environment, "server", "grpc", at, strategies).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+    command.args(agent_arguments(&environment, "a", "127.0.0.1", server.agent_port));
+    let _agent = KonnectivityProcess::spawn({
+        command.arg("--agent-identifiers=host=127.0.0.1");
+        command
+    });
+    eventually("the agent", async || server.is_ready().then_some(())).await;
     let echo = start_echo();
     let pair = CertKeyPair::from_files(&environment.path("agent").display().to_string());
     for each in floods("/AgentService/Connect") {
@@ -119,12 +132,11 @@ async fn konnectivity_floods_of_an_agent_are_bounded() {
         let socket = TcpStream::connect(("127.0.0.1", server.agent_port)).await.unwrap();
         let stream = tls_handshake(&environment, socket, Some(&pair), &["h2"]).await.unwrap();
         flood(stream, &each).await;
-        // The dial may be given to the flooding agent while that is connected.
-        server.wait_for_agents(1).await;
         check_call(&server.socket, echo).await;
         let now = server.process.resident_kilobytes();
         assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
     }
+    server.process.wait_for_log(&["connection of an agent closed: it violates HTTP/2"]).await;
     assert!(!server.process.log_lines().iter().any(|line| line.contains("panicked")));
 }
 

@@ -12,7 +12,7 @@ use crate::environment::{Agent, Konnectivity, KonnectivityMode, TestEnvironment,
 
 /// Length of the soak in minutes.
 pub(crate) const MINUTES_VARIABLE: &str = "NARTHEX_TEST_SOAK_MINUTES";
-const DEFAULT_LENGTH: Duration = Duration::from_secs(30);
+const DEFAULT_LENGTH: Duration = Duration::from_secs(16);
 const WORKERS: usize = 12;
 const AGENTS: usize = 3;
 /// Descriptors that may come and go at any time.

@@ -12,6 +12,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::environment::{ClientStream, Konnectivity};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long a connection may take to reach the target after its client has sent everything. It never does when an agent
+/// was killed meanwhile.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 const HEADER: usize = 40;
 const MAX_BYTES: u64 = 4 << 20;
 /// The content of a transfer begins anywhere in the first part.
@@ -222,8 +225,8 @@ fn content(offset: u64, length: u64) -> &'static [u8] {
     &all[from..(from + length as usize).min(all.len())]
 }
 
-/// What each connection brought, by the id of its transfer.
-type ReceivedUploads = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
+/// What each connection brought, by the id of its transfer; none while it is open.
+type ReceivedUploads = Arc<Mutex<HashMap<u64, Option<Vec<u8>>>>>;
 
 /// The other end of transfers.
 pub(super) struct TransferTarget {
@@ -249,12 +252,14 @@ impl TransferTarget {
 
     /// What the connection of a transfer brought; waits for its end.
     async fn received(&self, id: u64) -> Vec<u8> {
-        let deadline = Instant::now() + LIMIT;
+        let began = Instant::now();
         loop {
-            if let Some(received) = self.received.lock().unwrap().remove(&id) {
-                return received;
-            }
-            if Instant::now() > deadline {
+            let limit = match self.received.lock().unwrap().get_mut(&id) {
+                Some(Some(received)) => return std::mem::take(received),
+                Some(None) => LIMIT,
+                None => ARRIVAL_LIMIT,
+            };
+            if began.elapsed() > limit {
                 return Vec::new();
             }
             sleep(Duration::from_millis(2)).await;
@@ -275,9 +280,10 @@ fn serve(mut stream: TcpStream, received: &ReceivedUploads) {
         return;
     }
     if download == 0 {
+        received.lock().unwrap().insert(id, None);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
-        received.lock().unwrap().insert(id, all);
+        received.lock().unwrap().insert(id, Some(all));
         return;
     }
     let mut from = stream.try_clone().unwrap();
