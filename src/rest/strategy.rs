@@ -298,6 +298,7 @@ pub(super) fn prepare_replacement(
             keep_metadata(old, object);
         }
         (_, "status") => keep("spec"),
+        (_, "") if kind.version.subresource("status").is_some() => keep("status"),
         _ => {}
     }
     match &*resource.plural {

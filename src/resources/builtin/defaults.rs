@@ -3,12 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
+use super::workload_defaults::set_struct_defaults;
 use crate::kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///
 /// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice, APIService and CustomResourceDefinition. ConfigMap, ServiceAccount,
-/// Event and Lease have no default that is seen in JSON. Other kinds get the defaults that OpenAPI declares.
+/// Event and Lease have no default that is seen in JSON. For pods and workloads see `workload_defaults`. Other kinds get the defaults that OpenAPI declares.
 pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value) {
     set_declared_defaults(table, &GoType::Message(message), object);
     let Some(map) = object.as_object_mut() else { return };
@@ -87,6 +88,7 @@ fn set_declared_defaults(table: &MessageTable, go_type: &GoType, value: &mut Val
 }
 
 fn set_message_defaults(table: &MessageTable, message: MessageId, map: &mut Map<String, Value>) {
+    set_struct_defaults(table.message(message).name, map);
     for field in &table.message(message).fields {
         if let Some(embedded) = field.embedded() {
             set_message_defaults(table, embedded, map);

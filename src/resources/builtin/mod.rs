@@ -9,6 +9,8 @@ pub mod load;
 /// Merge strategies and keys, for strategic merge patches.
 pub mod merge_schema;
 
+mod workload_defaults;
+
 pub use defaults::set_defaults;
 pub use load::{BuiltinKinds, builtin_kinds};
 pub use merge_schema::merge_schema;

@@ -74,7 +74,7 @@ fn wait_until_run(fixture: &OperatorFixture<'_>, name: &str, before: &Value) -> 
     pod
 }
 
-/// Returns what is equal in both: kube-apiserver sets defaults in a Pod.
+/// Returns what is equal in both: admission of kube-apiserver sets more fields of a Pod, and it a status.
 fn follow_chaospods(fixture: &OperatorFixture<'_>, gateway: Option<&mut Gateway>) -> Vec<Value> {
     let environment =
         [format!("KUBECONFIG={}", fixture.kubeconfig().display()), peer("chaospod-controller").display().to_string()];
@@ -88,9 +88,9 @@ fn follow_chaospods(fixture: &OperatorFixture<'_>, gateway: Option<&mut Gateway>
         uid = pod["metadata"]["uid"].clone();
         let mut owner = pod["metadata"]["ownerReferences"].clone();
         owner[0]["uid"] = Value::Null;
-        let container = &pod["spec"]["containers"][0];
         seen.push(json!({
-            "labels": pod["metadata"]["labels"], "owner": owner, "container": [container["name"], container["image"]],
+            "labels": pod["metadata"]["labels"], "owner": owner, "containers": pod["spec"]["containers"],
+            "restartPolicy": pod["spec"]["restartPolicy"], "generation": pod["metadata"]["generation"],
         }));
         let past = json!({"spec": {"nextStop": "2026-01-01T00:00:00Z"}});
         fixture.write("PATCH", &format!("{}/first", chaospods(fixture)), &past);

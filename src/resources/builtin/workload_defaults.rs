@@ -1,0 +1,230 @@
+//! Defaults of pods, workloads and volume claims (`pkg/apis/core/v1/defaults.go`, `pkg/apis/apps/v1/defaults.go`,
+//! `pkg/apis/batch/v1/defaults.go`).
+
+use serde_json::{Map, Value, json};
+
+/// Sets the defaults of one struct, before those of the structs in it.
+pub(super) fn set_struct_defaults(name: &str, map: &mut Map<String, Value>) {
+    let Some(name) = name.strip_prefix("io.k8s.api.") else { return };
+    match name {
+        "core.v1.Container" | "core.v1.EphemeralContainer" => set_container_defaults(map),
+        "core.v1.Volume" => set_volume_defaults(map),
+        "apps.v1.Deployment" => with_spec(map, set_deployment_defaults),
+        "apps.v1.DaemonSet" => with_spec(map, set_daemon_set_defaults),
+        "apps.v1.StatefulSet" => with_spec(map, set_stateful_set_defaults),
+        "apps.v1.ReplicaSet" => with_spec(map, |spec| set_all(spec, &[("replicas", json!(1))])),
+        "batch.v1.Job" => set_job_defaults(map),
+        "batch.v1.CronJob" => with_spec(map, |spec| {
+            set_all(
+                spec,
+                &[
+                    ("concurrencyPolicy", json!("Allow")),
+                    ("suspend", json!(false)),
+                    ("successfulJobsHistoryLimit", json!(3)),
+                    ("failedJobsHistoryLimit", json!(1)),
+                ],
+            );
+        }),
+        "core.v1.Pod" => with_spec(map, set_pod_defaults),
+        "core.v1.PersistentVolumeClaim" => {
+            if let Value::Object(status) = map.entry("status").or_insert_with(|| json!({})) {
+                set_all(status, &[("phase", json!("Pending"))]);
+            }
+        }
+        _ => set_constants(name, map),
+    }
+}
+
+/// Defaults that depend on nothing else.
+fn set_constants(name: &str, map: &mut Map<String, Value>) {
+    let mode = [("defaultMode", json!(0o644))];
+    match name {
+        "core.v1.PodSpec" => set_all(
+            map,
+            &[
+                ("dnsPolicy", json!("ClusterFirst")),
+                ("restartPolicy", json!("Always")),
+                ("securityContext", json!({})),
+                ("terminationGracePeriodSeconds", json!(30)),
+                ("schedulerName", json!("default-scheduler")),
+            ],
+        ),
+        "core.v1.Probe" => {
+            let counts =
+                [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
+            for (field, count) in counts {
+                if map.get(field).is_none_or(|value| value.is_null() || *value == json!(0)) {
+                    map.insert(field.to_owned(), json!(count));
+                }
+            }
+        }
+        "core.v1.HTTPGetAction" => set_all(map, &[("path", json!("/")), ("scheme", json!("HTTP"))]),
+        "core.v1.SecretVolumeSource"
+        | "core.v1.ConfigMapVolumeSource"
+        | "core.v1.DownwardAPIVolumeSource"
+        | "core.v1.ProjectedVolumeSource" => set_all(map, &mode),
+        "core.v1.ServiceAccountTokenProjection" => set_all(map, &[("expirationSeconds", json!(3600))]),
+        "core.v1.ObjectFieldSelector" => set_all(map, &[("apiVersion", json!("v1"))]),
+        // Zeros that Go tells from absent ones.
+        "core.v1.GRPCAction" => set_all(map, &[("service", json!(""))]),
+        "core.v1.FileKeySelector" => set_all(map, &[("optional", json!(false))]),
+        "core.v1.AzureDiskVolumeSource" => set_all(map, &[("readOnly", json!(false))]),
+        "core.v1.HostPathVolumeSource" => set_all(map, &[("type", json!(""))]),
+        "core.v1.PersistentVolumeClaimSpec" => set_all(map, &[("volumeMode", json!("Filesystem"))]),
+        "batch.v1.PodFailurePolicyOnPodConditionsPattern" => set_all(map, &[("status", json!("True"))]),
+        _ => {}
+    }
+}
+
+/// Sets fields that are absent, `null` or an empty string.
+fn set_all(map: &mut Map<String, Value>, defaults: &[(&str, Value)]) {
+    for (field, value) in defaults {
+        if map.get(*field).is_none_or(|found| found.is_null() || found == "") {
+            map.insert((*field).to_owned(), value.clone());
+        }
+    }
+}
+
+fn with_spec(map: &mut Map<String, Value>, set: impl FnOnce(&mut Map<String, Value>)) {
+    if let Value::Object(spec) = map.entry("spec").or_insert_with(|| json!({})) {
+        set(spec);
+    }
+}
+
+fn set_container_defaults(container: &mut Map<String, Value>) {
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    let policy = pull_policy(image);
+    set_all(
+        container,
+        &[
+            ("imagePullPolicy", json!(policy)),
+            ("terminationMessagePath", json!("/dev/termination-log")),
+            ("terminationMessagePolicy", json!("File")),
+        ],
+    );
+}
+
+/// `Always` for an image with the tag `latest` or with neither tag nor digest.
+fn pull_policy(image: &str) -> &'static str {
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    let last = name.rsplit('/').next().unwrap_or_default();
+    let tag = last.split_once(':').map(|(_, tag)| tag);
+    let is_latest = match tag {
+        Some(tag) => tag == "latest",
+        None => digest.is_none() && !image.is_empty(),
+    };
+    if is_latest { "Always" } else { "IfNotPresent" }
+}
+
+fn set_volume_defaults(volume: &mut Map<String, Value>) {
+    if volume.iter().all(|(field, value)| field == "name" || value.is_null()) {
+        volume.insert("emptyDir".to_owned(), json!({}));
+    }
+    if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
+        let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or_default());
+        set_all(image, &[("pullPolicy", json!(policy))]);
+    }
+}
+
+/// Sets the type of an update strategy and, if it is `RollingUpdate`, the fields of its parameters.
+fn set_strategy(spec: &mut Map<String, Value>, field: &str, parameters: &[(&str, Value)]) {
+    let Value::Object(strategy) = spec.entry(field).or_insert_with(|| json!({})) else { return };
+    set_all(strategy, &[("type", json!("RollingUpdate"))]);
+    if strategy["type"] == "RollingUpdate" {
+        set_all(strategy, &[("rollingUpdate", json!({}))]);
+        if let Some(Value::Object(rolling)) = strategy.get_mut("rollingUpdate") {
+            set_all(rolling, parameters);
+        }
+    }
+}
+
+fn set_deployment_defaults(spec: &mut Map<String, Value>) {
+    let limits = [("replicas", json!(1)), ("revisionHistoryLimit", json!(10)), ("progressDeadlineSeconds", json!(600))];
+    set_all(spec, &limits);
+    set_strategy(spec, "strategy", &[("maxUnavailable", json!("25%")), ("maxSurge", json!("25%"))]);
+}
+
+fn set_daemon_set_defaults(spec: &mut Map<String, Value>) {
+    set_all(spec, &[("revisionHistoryLimit", json!(10))]);
+    set_strategy(spec, "updateStrategy", &[("maxUnavailable", json!(1)), ("maxSurge", json!(0))]);
+}
+
+fn set_stateful_set_defaults(spec: &mut Map<String, Value>) {
+    set_all(
+        spec,
+        &[
+            ("podManagementPolicy", json!("OrderedReady")),
+            ("replicas", json!(1)),
+            ("revisionHistoryLimit", json!(10)),
+            ("persistentVolumeClaimRetentionPolicy", json!({})),
+        ],
+    );
+    if let Some(Value::Object(policy)) = spec.get_mut("persistentVolumeClaimRetentionPolicy") {
+        set_all(policy, &[("whenDeleted", json!("Retain")), ("whenScaled", json!("Retain"))]);
+    }
+    let strategy = spec.get("updateStrategy");
+    let has_type = strategy.and_then(|strategy| strategy["type"].as_str()).is_some_and(|name| !name.is_empty());
+    let has_parameters = strategy.is_some_and(|strategy| strategy["rollingUpdate"].is_object());
+    // A type without parameters stays so.
+    if !has_type || has_parameters {
+        set_strategy(spec, "updateStrategy", &[("partition", json!(0))]);
+    }
+}
+
+fn set_job_defaults(job: &mut Map<String, Value>) {
+    let labels = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
+    if let (Some(labels), Some(Value::Object(metadata))) = (labels, job.get_mut("metadata"))
+        && metadata.get("labels").is_none_or(|own| own.as_object().is_none_or(Map::is_empty))
+    {
+        metadata.insert("labels".to_owned(), labels);
+    }
+    with_spec(job, |spec| {
+        let is_set = |field: &str| spec.get(field).is_some_and(|value| !value.is_null());
+        let backoff = if is_set("backoffLimitPerIndex") { i32::MAX } else { 6 };
+        let replacement = if is_set("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
+        if !is_set("completions") && !is_set("parallelism") {
+            spec.insert("completions".to_owned(), json!(1));
+        }
+        set_all(
+            spec,
+            &[
+                ("parallelism", json!(1)),
+                ("backoffLimit", json!(backoff)),
+                ("completionMode", json!("NonIndexed")),
+                ("suspend", json!(false)),
+                ("podReplacementPolicy", json!(replacement)),
+                ("manualSelector", json!(false)),
+            ],
+        );
+    });
+}
+
+/// Defaults of Pods alone, not of templates. Requests and limits of the whole Pod are left as they are.
+fn set_pod_defaults(spec: &mut Map<String, Value>) {
+    set_all(spec, &[("enableServiceLinks", json!(true))]);
+    let is_on_host = spec.get("hostNetwork") == Some(&json!(true));
+    for field in ["containers", "initContainers"] {
+        for container in spec.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
+            for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+                let number = port["containerPort"].clone();
+                let is_unset = port["hostPort"].is_null() || port["hostPort"] == 0;
+                if is_on_host
+                    && is_unset
+                    && let Some(port) = port.as_object_mut()
+                {
+                    port.insert("hostPort".to_owned(), number);
+                }
+            }
+            let Some(Value::Object(resources)) = container.get_mut("resources") else { continue };
+            let Some(Value::Object(limits)) = resources.get("limits").cloned() else { continue };
+            if resources.get("requests").is_none_or(Value::is_null) {
+                resources.insert("requests".to_owned(), json!({}));
+            }
+            if let Some(Value::Object(requests)) = resources.get_mut("requests") {
+                for (resource, limit) in limits {
+                    requests.entry(resource).or_insert(limit);
+                }
+            }
+        }
+    }
+}
