@@ -48,7 +48,10 @@ where
         .max_concurrent_streams(MAX_STREAMS);
     let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%remote, %error, "connection of an agent is no HTTP/2"),
+        Ok(Err(error)) if is_violation(&error) => {
+            return tracing::warn!(%remote, %error, "connection of an agent closed: it is no HTTP/2");
+        }
+        Ok(Err(error)) => return tracing::debug!(%remote, %error, "connection of an agent failed"),
         Err(_) => return tracing::debug!(%remote, "connection of an agent sends no HTTP/2 preface"),
     };
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.keepalive));

@@ -55,7 +55,10 @@ where
     let handshake = Box::pin(builder.handshake::<_, PacketFrame>(stream));
     let connection = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend is no HTTP/2"),
+        Ok(Err(error)) if is_violation(&error) => {
+            return tracing::warn!(%error, "connection of a frontend closed: it is no HTTP/2");
+        }
+        Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend failed"),
         Err(_) => return tracing::debug!("connection of a frontend sends no HTTP/2 preface"),
     };
     // Boxed: a connection without an HTTP/2 preface holds no memory of calls.

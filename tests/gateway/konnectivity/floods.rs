@@ -160,3 +160,24 @@ async fn konnectivity_silent_agent_connections_are_closed() {
         assert!(matches!(read, Ok(Ok(0) | Err(_))), "{read:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_frontends_without_http2_are_disconnected() {
+    let environment = new_environment();
+    let server = ServerProcess::start(&environment, "grpc").await;
+    for text in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", &[0; 64]] {
+        let mut stream = UnixStream::connect(&server.socket).await.unwrap();
+        stream.write_all(text).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let ended = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut Vec::new())).await;
+        ended.expect("the server to close it").ok();
+    }
+    server.process.wait_for_log(&["connection of a frontend closed: it is no HTTP/2"]).await;
+    let socket = TcpStream::connect(("127.0.0.1", server.agent_port)).await.unwrap();
+    let pair = CertKeyPair::from_files(&environment.path("agent").display().to_string());
+    let mut stream = tls_handshake(&environment, socket, Some(&pair), &["h2"]).await.unwrap();
+    stream.write_all(&[0; 64]).await.unwrap();
+    let ended = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut Vec::new())).await;
+    ended.expect("the server to close it").ok();
+    server.process.wait_for_log(&["connection of an agent closed: it is no HTTP/2"]).await;
+}

@@ -16,7 +16,7 @@ async fn open_idle(environment: &TestEnvironment, mode: &str) -> (ServerProcess,
     let raised = rustix::process::Rlimit { current: limits.maximum, maximum: limits.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     // The machine may permit fewer.
-    let count = FRONTENDS.min(limits.maximum.unwrap_or(u64::MAX).saturating_sub(2000));
+    let count = limits.maximum.unwrap_or(u64::MAX).saturating_sub(2000).clamp(500, FRONTENDS);
     let server = ServerProcess::start(environment, mode).await;
     let before = server.process.resident_kilobytes();
     let socket = server.socket.clone();
