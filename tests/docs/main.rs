@@ -8,6 +8,7 @@ mod chart;
 mod commands;
 mod comparison;
 mod links;
+mod monitoring;
 mod page;
 mod page_runner;
 mod reference;

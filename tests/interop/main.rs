@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 21] = [
+const PEERS: [&str; 24] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -54,6 +54,9 @@ const PEERS: [&str; 21] = [
     "leader-election",
     "kinds",
     "oracle",
+    "helm",
+    "kubeconform",
+    "promtool",
 ];
 
 fn main() -> ExitCode {

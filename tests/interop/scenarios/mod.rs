@@ -13,6 +13,7 @@ mod embedded_api;
 mod front_proxy_certificates;
 mod identity;
 mod impersonation;
+mod install;
 mod isolation;
 mod konnectivity;
 mod kube_rbac_proxy;
@@ -120,6 +121,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         socks5::GATEWAY_TESTS,
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,
+        install::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
         embedded_api::operators::GATEWAY_TESTS,
