@@ -38,7 +38,7 @@ pub(super) fn run(check: &cli::CheckCommand) -> ExitCode {
         cli::CheckCommand::KonnectivityAgent(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
             match konnectivity::agent::prepare(&config, mistakes) {
-                Ok(()) => print(b"konnectivity-agent: no mistakes found\n"),
+                Ok(_) => print(b"konnectivity-agent: no mistakes found\n"),
                 Err(status) => status,
             }
         }

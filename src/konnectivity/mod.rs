@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod keepalive;
+pub mod leases;
 mod multiplexer;
 mod packet_reader;
 mod relay;

@@ -1,21 +1,24 @@
 //! `narthex konnectivity-agent`.
 
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use http::StatusCode;
 
+use super::api_server::LoadedKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
-use crate::config::konnectivity::KonnectivityAgentConfig;
+use crate::config::konnectivity::{KonnectivityAgentConfig, LeaseConfig};
 use crate::konnectivity::agent::{AgentSettings, KonnectivityAgent, check_files};
+use crate::konnectivity::leases::LeaseCounter;
 use crate::listen::{bind, raise_descriptor_limit};
-use crate::observe::log;
 use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::observe::{Metrics, log};
 use crate::process::{Drain, Problems, ShutdownPhase};
 
 const ROLE: &str = "konnectivity-agent";
@@ -23,7 +26,7 @@ const ROLE: &str = "konnectivity-agent";
 /// Runs the agent until a signal ends it. Exit status: 0 after a signal, 1 after a failed start.
 pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
     match prepare(&config, mistakes) {
-        Ok(()) => match start(config) {
+        Ok(leases) => match start(config, leases) {
             Ok(status) => status,
             Err(problems) => report_problems(ROLE, &problems),
         },
@@ -35,16 +38,21 @@ pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
 pub(in crate::commands) fn prepare(
     config: &KonnectivityAgentConfig,
     mut mistakes: Diagnostics,
-) -> Result<(), ExitCode> {
+) -> Result<Option<LoadedKubeconfig>, ExitCode> {
     print_warnings(&mistakes.warnings);
     mistakes.problems.collect(log::install(&config.log));
     if let Err(problems) = check_files(&config.settings) {
         mistakes.add_file_problems(problems);
     }
-    if mistakes.problems.0.is_empty() { Ok(()) } else { Err(report_problems(ROLE, &mistakes.problems)) }
+    let leases = config.leases.as_ref().map(|leases| LoadedKubeconfig::load(leases.kubeconfig.clone())).transpose();
+    let leases = leases.unwrap_or_else(|problems| {
+        mistakes.add_file_problems(problems);
+        None
+    });
+    if mistakes.problems.0.is_empty() { Ok(leases) } else { Err(report_problems(ROLE, &mistakes.problems)) }
 }
 
-fn start(config: KonnectivityAgentConfig) -> Result<ExitCode, Problems> {
+fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> Result<ExitCode, Problems> {
     raise_descriptor_limit();
     let mut problems = Problems::default();
     let health = problems.collect(bind(config.health_address, "--health-server-port"));
@@ -58,7 +66,7 @@ fn start(config: KonnectivityAgentConfig) -> Result<ExitCode, Problems> {
     health::spawn("admin", admin, Arc::new(move |request| redirect(health_address.port(), request)))?;
     let AgentSettings { agent_id, identifiers, .. } = &config.settings;
     tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
-    let agent = spawn_agent(config.settings, metrics, drain)?;
+    let agent = spawn_agent(config.settings, leases.zip(config.leases), metrics, drain)?;
     Ok(shut_down_on_signal("servers prefer other agents, open connections may finish", async move {
         drainer.advance(ShutdownPhase::Draining);
         let _ = join_all([agent]).await;
@@ -67,10 +75,20 @@ fn start(config: KonnectivityAgentConfig) -> Result<ExitCode, Problems> {
 
 fn spawn_agent(
     settings: AgentSettings,
+    leases: Option<(LoadedKubeconfig, LeaseConfig)>,
     metrics: Arc<KonnectivityAgentMetrics>,
     drain: Drain,
 ) -> Result<std::thread::JoinHandle<()>, Problems> {
-    let run = async move || KonnectivityAgent::new(settings, metrics).run(drain).await;
+    let run = async move || {
+        let mut agent = KonnectivityAgent::new(settings, metrics);
+        if let Some((api_server, LeaseConfig { settings, .. })) = leases {
+            let counter = Rc::new(LeaseCounter::default());
+            agent = agent.with_leases(counter.clone());
+            let client = api_server.client(Metrics::new());
+            tokio::task::spawn_local(async move { counter.follow(client, &settings).await });
+        }
+        agent.run(drain).await;
+    };
     Ok(spawn_thread("agent", run)?)
 }
 

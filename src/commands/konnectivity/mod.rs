@@ -1,6 +1,7 @@
 //! `narthex konnectivity-server` and `narthex konnectivity-agent`.
 
 pub mod agent;
+mod api_server;
 mod health;
 pub mod server;
 mod token_reviews;

@@ -14,19 +14,22 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::api_server::LoadedKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
-use super::token_reviews::TokenReviewKubeconfig;
+use super::token_reviews;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{FrontendAddress, FrontendMode, KonnectivityServerConfig};
+use crate::konnectivity::leases::publish_lease;
 use crate::konnectivity::server::{
     ConnectEnd, KonnectivityServer, PeerState, serve_agent_connection, serve_connect_frontend, serve_grpc_frontend,
 };
+use crate::kubeclient::KubeconfigSource;
 use crate::listen::{bind, raise_descriptor_limit};
-use crate::observe::log;
+use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
 use crate::tls::server::MutualTlsFiles;
 
@@ -54,7 +57,8 @@ const ROLE: &str = "konnectivity-server";
 pub(in crate::commands) struct ServerFiles {
     frontend: Option<(MutualTlsFiles, TlsReader)>,
     agents: (MutualTlsFiles, TlsReader),
-    token_reviews: Option<TokenReviewKubeconfig>,
+    token_reviews: Option<LoadedKubeconfig>,
+    leases: Option<LoadedKubeconfig>,
 }
 
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
@@ -71,13 +75,18 @@ pub(in crate::commands) fn prepare(
             FrontendAddress::Unix { .. } => Ok(None),
             FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
         };
-        let token_reviews = config.agent_tokens.as_ref().map(TokenReviewKubeconfig::load).transpose();
-        match (frontend, MutualTlsFiles::open(config.agent_tls.clone()), token_reviews) {
-            (Ok(frontend), Ok(agents), Ok(token_reviews)) => {
-                files = Some(ServerFiles { frontend, agents, token_reviews });
+        let load = |source: &KubeconfigSource| LoadedKubeconfig::load(source.clone());
+        let token_reviews =
+            config.agent_tokens.as_ref().map(|tokens| KubeconfigSource::from_flag(tokens.kubeconfig.clone()));
+        let token_reviews = token_reviews.as_ref().map(load).transpose();
+        let leases = config.leases.as_ref().map(|leases| load(&leases.kubeconfig)).transpose();
+        match (frontend, MutualTlsFiles::open(config.agent_tls.clone()), token_reviews, leases) {
+            (Ok(frontend), Ok(agents), Ok(token_reviews), Ok(leases)) => {
+                files = Some(ServerFiles { frontend, agents, token_reviews, leases });
             }
-            (frontend, agents, token_reviews) => {
-                let problems = frontend.err().into_iter().chain(agents.err()).chain(token_reviews.err());
+            (frontend, agents, token_reviews, leases) => {
+                let api_servers = token_reviews.err().into_iter().chain(leases.err());
+                let problems = frontend.err().into_iter().chain(agents.err()).chain(api_servers);
                 mistakes.add_file_problems(Problems(problems.flat_map(|problems| problems.0).collect()));
             }
         }
@@ -152,11 +161,12 @@ impl RunningServer {
         raise_descriptor_limit();
         let listeners = KonnectivityListeners::bind(&config)?;
         let (drainer, drain) = Drain::new();
-        let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews } = files;
+        let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews, leases } = files;
         let agent_tokens = match token_reviews.zip(config.agent_tokens) {
-            Some((kubeconfig, tokens)) => Some(kubeconfig.start(&tokens)?),
+            Some((api_server, tokens)) => Some(token_reviews::start(api_server, &tokens)?),
             None => None,
         };
+        let server_id = config.settings.server_id.clone();
         let server = KonnectivityServer::new(config.settings, agent_tokens, Arc::default());
         let (health_address, admin_address) =
             (health::local_address(&listeners.health)?, health::local_address(&listeners.admin)?);
@@ -164,19 +174,27 @@ impl RunningServer {
 
         let (frontend_files, frontend_tls) = frontend_files.unzip();
         let service = ListenerService { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
-        let (pool, threads) = WorkerPool::spawn(move |socket| service.clone().serve(socket), &drain)?;
+        let (pool, mut threads) = WorkerPool::spawn(move |socket| service.clone().serve(socket), &drain)?;
         let accept_drain = drain.clone();
         let (agents, frontend) = (listeners.agents, listeners.frontend);
         spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
+        let files_drain = drain.clone();
         spawn_thread("files", async move || {
             let ignore = || Box::new(|_: &Problems| {});
             let frontend = async {
                 if let Some(files) = frontend_files {
-                    files.follow(ignore(), drain.clone()).await;
+                    files.follow(ignore(), files_drain.clone()).await;
                 }
             };
-            tokio::join!(frontend, agent_files.follow(ignore(), drain.clone()));
+            tokio::join!(frontend, agent_files.follow(ignore(), files_drain.clone()));
         })?;
+        if let Some((api_server, config)) = leases.zip(config.leases) {
+            let drain = drain.clone();
+            threads.push(spawn_thread("leases", async move || {
+                let client = api_server.client(Metrics::new());
+                publish_lease(client, config.settings, server_id, drain).await;
+            })?);
+        }
         let (by_health, by_admin) = (server.clone(), server.clone());
         health::spawn("health", listeners.health, Arc::new(move |request| respond(&by_health, request)))?;
         health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, request)))?;

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use super::{IGNORED_HELP, LOG, address, check_ignored, instance_id, port};
+use super::{
+    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, check_ignored, instance_id, leases, port,
+};
 use crate::config::arguments::{Arguments, CommandFlags};
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
 use crate::config::parser::{Diagnostics, FlagParser};
 use crate::egress::{BareName, DestinationPattern};
-use crate::konnectivity::agent::{AgentSettings, ServerAddress};
+use crate::konnectivity::agent::{AgentSettings, ServerAddress, ServerCountSource};
 use crate::konnectivity::server::AgentIdentifiers;
 use crate::observe::log;
 
@@ -56,6 +58,26 @@ static SERVERS: FlagGroup = FlagGroup {
             FlagKind::Switch,
             "false",
             "Look for more servers also when as many as known are connected",
+        ),
+        Flag::new(
+            "count-server-leases",
+            FlagKind::Switch,
+            "false",
+            "Count servers by the Leases that they publish (--enable-lease-controller)",
+        ),
+        LEASE_NAMESPACE,
+        LEASE_LABEL,
+        Flag::new(
+            "server-count-source",
+            FlagKind::Text("SOURCE"),
+            "default",
+            "With --count-server-leases: default counts Leases only, max takes the number that servers tell if it is larger",
+        ),
+        Flag::new(
+            "kubeconfig",
+            FlagKind::File,
+            "",
+            "kubeconfig of the API server that has the Leases (default: the pod's cluster)",
         ),
         Flag::new(
             "keepalive-time",
@@ -109,24 +131,17 @@ pub struct KonnectivityAgentCommand;
 
 impl CommandFlags for KonnectivityAgentCommand {
     const FLAGS: &'static [&'static FlagGroup] = &[&SERVERS, &TARGETS, &OPERATION, &LOG];
-    const UNIMPLEMENTED: &'static [Flag] = &[
-        Flag::new("count-server-leases", FlagKind::Switch, "false", LEASES_HELP),
-        Flag::new("lease-namespace", FlagKind::Text("NAME"), "", LEASES_HELP),
-        Flag::new("lease-label-selector", FlagKind::Text("LABEL"), "", LEASES_HELP),
-        Flag::new("lease-label", FlagKind::Text("LABEL"), "", LEASES_HELP),
-        Flag::new("server-count-source", FlagKind::Text("SOURCE"), "", LEASES_HELP),
-        Flag::new("kubeconfig", FlagKind::File, "", LEASES_HELP),
-    ];
+    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
-
-const LEASES_HELP: &str = "servers tell their number by --server-count, or --proxy-server-host names all of them";
 
 /// Configuration of the Konnectivity agent.
 #[derive(Clone, Debug)]
 pub struct KonnectivityAgentConfig {
     /// Settings of the protocol.
     pub settings: AgentSettings,
+    /// Leases by which servers are counted, if they are.
+    pub leases: Option<LeaseConfig>,
     /// Address of health and metrics.
     pub health_address: SocketAddr,
     /// Address of the admin listener.
@@ -166,15 +181,28 @@ impl Arguments<KonnectivityAgentCommand> {
             sync_forever: parser.switch("sync-forever"),
             keepalive: parser.duration("keepalive-time"),
             drain_timeout: parser.duration("graceful-shutdown-timeout"),
+            server_count_source: server_count_source(&mut parser),
         };
         let config = KonnectivityAgentConfig {
             settings,
+            leases: leases(&mut parser, "count-server-leases"),
             health_address: address(&mut parser, "health-server-host", "health-server-port", "health"),
             admin_address: address(&mut parser, "admin-bind-address", "admin-server-port", "admin"),
             log: observability::log_settings(&mut parser),
         };
         check_ignored(&mut parser, KonnectivityAgentCommand::FLAGS);
         (config, parser.finish())
+    }
+}
+
+fn server_count_source(parser: &mut FlagParser<'_>) -> ServerCountSource {
+    match parser.text("server-count-source").as_str() {
+        "" | "default" => ServerCountSource::Default,
+        "max" => ServerCountSource::Max,
+        other => {
+            parser.add_problem("server-count-source", format_args!("{other:?} is neither default nor max"));
+            ServerCountSource::Default
+        }
     }
 }
 

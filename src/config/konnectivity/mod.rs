@@ -14,6 +14,44 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use super::flag::{Flag, FlagGroup, FlagKind};
 use super::observability_flags::{LOG_FORMAT, LOG_LEVEL, VERBOSITY};
 use super::parser::FlagParser;
+use crate::konnectivity::leases::LeaseSettings;
+use crate::kubeclient::{IN_CLUSTER, KubeconfigSource};
+
+const LEASE_NAMESPACE: Flag =
+    Flag::new("lease-namespace", FlagKind::Text("NAME"), "kube-system", "Namespace of the Leases of servers");
+const LEASE_LABEL: Flag = Flag::new(
+    "lease-label",
+    FlagKind::Text("LABEL"),
+    "k8s-app=konnectivity-server",
+    "Label of the Leases of servers, as key=value; several are separated by commas",
+);
+
+/// Leases of servers in an API server.
+#[derive(Clone, Debug)]
+pub struct LeaseConfig {
+    /// Which they are.
+    pub settings: LeaseSettings,
+    /// `--kubeconfig`, or that of the pod's cluster.
+    pub kubeconfig: KubeconfigSource,
+}
+
+/// Reads the flags of Leases, if they are turned on.
+fn leases(parser: &mut FlagParser<'_>, switch: &str) -> Option<LeaseConfig> {
+    let (namespace, labels) = (parser.text("lease-namespace"), parser.text("lease-label"));
+    let kubeconfig = parser.path("kubeconfig").unwrap_or_else(|| IN_CLUSTER.into());
+    if !parser.switch(switch) {
+        return None;
+    }
+    if namespace.is_empty() {
+        parser.add_problem("lease-namespace", "is empty: name a namespace");
+    }
+    let labels = LeaseSettings::parse_labels(&labels).unwrap_or_else(|why| {
+        parser.add_problem("lease-label", why);
+        Vec::new()
+    });
+    let settings = LeaseSettings { namespace, labels };
+    Some(LeaseConfig { settings, kubeconfig: KubeconfigSource::from_flag(kubeconfig) })
+}
 
 const IGNORED_HELP: &str = "Accepted, without effect";
 

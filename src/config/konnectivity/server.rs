@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{IGNORED_HELP, LOG, address, check_ignored, instance_id};
+use super::{
+    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, check_ignored, instance_id, leases,
+};
 use crate::config::arguments::{Arguments, CommandFlags};
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
@@ -59,7 +61,12 @@ static AGENTS: FlagGroup = FlagGroup {
         ),
         Flag::new("agent-service-account", FlagKind::Text("NAME"), "", "Name of that service account"),
         Flag::new("authentication-audience", FlagKind::Text("AUDIENCE"), "", "Audience of its tokens"),
-        Flag::new("kubeconfig", FlagKind::File, "", "kubeconfig of the API server that reviews the tokens"),
+        Flag::new(
+            "kubeconfig",
+            FlagKind::File,
+            "",
+            "kubeconfig of the API server that reviews the tokens and has the Leases; for Leases alone the pod's cluster is the default",
+        ),
         Flag::new(
             "keepalive-time",
             FlagKind::Duration,
@@ -90,6 +97,14 @@ static AGENTS: FlagGroup = FlagGroup {
             "1",
             "Number of servers, told to agents so that they connect to each",
         ),
+        Flag::new(
+            "enable-lease-controller",
+            FlagKind::Switch,
+            "false",
+            "Publish a Lease of this server, by which agents count servers (--count-server-leases), and delete those of servers that are gone",
+        ),
+        LEASE_NAMESPACE,
+        LEASE_LABEL,
         Flag::new("xfr-channel-size", FlagKind::Count, "10", IGNORED_HELP),
         Flag::new("warn-on-channel-limit", FlagKind::Switch, "false", IGNORED_HELP),
     ],
@@ -124,15 +139,9 @@ pub struct KonnectivityServerCommand;
 
 impl CommandFlags for KonnectivityServerCommand {
     const FLAGS: &'static [&'static FlagGroup] = &[&FRONTEND, &AGENTS, &OPERATION, &LOG];
-    const UNIMPLEMENTED: &'static [Flag] = &[
-        Flag::new("enable-lease-controller", FlagKind::Switch, "false", LEASES_HELP),
-        Flag::new("lease-namespace", FlagKind::Text("NAME"), "", LEASES_HELP),
-        Flag::new("lease-label", FlagKind::Text("LABEL"), "", LEASES_HELP),
-    ];
+    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
-
-const LEASES_HELP: &str = "tell agents the number of servers by --server-count";
 
 /// Protocol of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +197,8 @@ pub struct KonnectivityServerConfig {
     pub agent_address: SocketAddr,
     /// Service account of agents; none if they have certificates.
     pub agent_tokens: Option<AgentTokenConfig>,
+    /// Leases of servers, if this one publishes its own.
+    pub leases: Option<LeaseConfig>,
     /// Certificates for agents.
     pub agent_tls: MutualTlsSettings,
     /// Address of health and metrics.
@@ -239,6 +250,7 @@ impl Arguments<KonnectivityServerCommand> {
             frontend,
             agent_address: address(parser_ref, "agent-bind-address", "agent-port", "agent"),
             agent_tokens,
+            leases: leases(parser_ref, "enable-lease-controller"),
             agent_tls,
             health_address: address(parser_ref, "health-bind-address", "health-port", "health"),
             admin_address: address(parser_ref, "admin-bind-address", "admin-port", "admin"),

@@ -6,4 +6,4 @@ mod servers;
 #[cfg(test)]
 pub(super) mod test_support;
 
-pub use servers::{AgentSettings, KonnectivityAgent, ServerAddress, check_files};
+pub use servers::{AgentSettings, KonnectivityAgent, ServerAddress, ServerCountSource, check_files};

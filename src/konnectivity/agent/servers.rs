@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connection::{AgentMetadata, ServerConnectError, ServerStream, send_drain};
 use crate::egress::DestinationPattern;
+use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::multiplexer::TunnelMultiplexer;
 use crate::observe::metrics::KonnectivityAgentMetrics;
 use crate::process::{Drain, Problem, Problems, ShutdownPhase, configure_socket};
@@ -66,6 +68,18 @@ pub struct AgentSettings {
     pub keepalive: Duration,
     /// `--graceful-shutdown-timeout`.
     pub drain_timeout: Duration,
+    /// `--server-count-source`.
+    pub server_count_source: ServerCountSource,
+}
+
+/// From what an agent that counts Leases knows the number of servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerCountSource {
+    /// From the Leases.
+    #[default]
+    Default,
+    /// From the Leases, or from what servers tell, whichever is more.
+    Max,
 }
 
 /// A Konnectivity agent.
@@ -78,6 +92,7 @@ pub struct KonnectivityAgent {
     /// The server last found at an address.
     found: HashMap<SocketAddr, String>,
     server_count: usize,
+    leases: Option<Rc<LeaseCounter>>,
     attempts: usize,
     delay: Duration,
     reported_failure: Option<ServerConnectError>,
@@ -94,8 +109,25 @@ impl KonnectivityAgent {
             streams: BTreeMap::new(),
             found: HashMap::new(),
             server_count: 1,
+            leases: None,
             attempts: 0,
             reported_failure: None,
+        }
+    }
+
+    /// Counts servers by their Leases.
+    #[must_use]
+    pub fn with_leases(mut self, leases: Rc<LeaseCounter>) -> KonnectivityAgent {
+        self.leases = Some(leases);
+        self
+    }
+
+    /// How many servers there are, as far as is known.
+    fn known_servers(&self) -> usize {
+        match (&self.leases, self.settings.server_count_source) {
+            (None, _) => self.server_count,
+            (Some(leases), ServerCountSource::Default) => leases.count(),
+            (Some(leases), ServerCountSource::Max) => leases.count().max(self.server_count),
         }
     }
 
@@ -180,7 +212,9 @@ impl KonnectivityAgent {
             .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.streams.contains_key(server)))
             .collect();
         // Behind a load balancer, one address has several servers.
-        let wants_more = self.streams.len() < self.server_count || self.settings.sync_forever;
+        let known_servers = self.known_servers();
+        self.metrics.known_servers.store(known_servers as u64, Relaxed);
+        let wants_more = self.streams.len() < known_servers || self.settings.sync_forever;
         let candidates: Vec<_> = match missing.is_empty() {
             false => missing,
             true if wants_more => candidates.iter().collect(),
@@ -203,7 +237,8 @@ impl KonnectivityAgent {
     fn add(&mut self, address: SocketAddr, stream: ServerStream) -> Option<ServerStream> {
         self.found.insert(address, stream.server_id.clone());
         self.server_count = self.server_count.max(stream.server_count as usize);
-        self.metrics.known_servers.store(self.server_count as u64, Relaxed);
+        let servers = self.known_servers();
+        self.metrics.known_servers.store(servers as u64, Relaxed);
         self.reported_failure = None;
         if self.streams.contains_key(&stream.server_id) {
             self.delay = self.delay.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
@@ -212,7 +247,7 @@ impl KonnectivityAgent {
         self.delay = self.settings.sync_interval;
         self.streams.insert(stream.server_id.clone(), stream.multiplexer());
         self.metrics.server_connections.store(self.streams.len() as u64, Relaxed);
-        tracing::info!(server = stream.server_id, %address, servers = self.server_count, "connected to a server");
+        tracing::info!(server = stream.server_id, %address, servers, "connected to a server");
         Some(stream)
     }
 

@@ -81,7 +81,7 @@ impl LeaderElectionRecord {
 }
 
 /// Formats a time as `metav1.MicroTime`.
-pub(super) fn micro_time(now: SystemTime) -> String {
+pub fn micro_time(now: SystemTime) -> String {
     jiff::Timestamp::try_from(now).map(|time| time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()).unwrap_or_default()
 }
 

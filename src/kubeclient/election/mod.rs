@@ -17,6 +17,7 @@ use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Publisher, ShutdownPhase};
 use candidate::{Candidate, LeaseRequest, LeaseResponse, retry_delay};
 use lease::Lease;
+pub use lease::micro_time;
 
 /// Settings of leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -167,7 +167,7 @@ pub(super) async fn tls(
 }
 
 /// Sends a plaintext GET to `port` on loopback and returns the body of a 200 response.
-pub(super) fn plain_get(port: u16, path: &str) -> Result<String, String> {
+pub(crate) fn plain_get(port: u16, path: &str) -> Result<String, String> {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).map_err(error_text)?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(error_text)?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").map_err(error_text)?;

@@ -6,6 +6,7 @@ mod faults;
 mod gateway;
 mod interrupted_transfer;
 mod kube_apiserver;
+mod leases;
 mod pairs;
 mod soak;
 mod target_server;
@@ -73,6 +74,7 @@ pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: kube-apiserver through narthex's server and agent, http-connect over TLS", |environment| {
         kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls);
     }),
+    ("konnectivity: Leases of servers, ours and the reference's", leases::leases_are_published_counted_and_collected),
 ];
 
 /// Tests of narthex with Konnectivity.
