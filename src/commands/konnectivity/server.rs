@@ -189,7 +189,6 @@ impl RunningServer {
             tokio::join!(frontend, agent_files.follow(ignore(), files_drain.clone()));
         })?;
         if let Some((api_server, config)) = leases.zip(config.leases) {
-            let drain = drain.clone();
             threads.push(spawn_thread("leases", async move || {
                 let client = api_server.client(Metrics::new());
                 publish_lease(client, config.settings, server_id, drain).await;

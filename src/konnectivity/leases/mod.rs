@@ -76,11 +76,11 @@ struct LeaseSpec {
 /// The Leases that were seen.
 #[derive(Debug, Default)]
 struct ObservedLeases {
-    by_name: HashMap<String, ObservedLease>,
+    by_name: HashMap<String, RenewedLease>,
 }
 
 #[derive(Debug)]
-struct ObservedLease {
+struct RenewedLease {
     /// As written by its holder.
     renewed: Option<String>,
     /// When this process first saw that.
@@ -98,7 +98,7 @@ impl ObservedLeases {
         let duration = Duration::from_secs(lease_duration_seconds.unwrap_or_default());
         let before = self.by_name.get(&name).filter(|before| before.renewed == renewed);
         let seen = before.map_or_else(Instant::now, |before| before.seen);
-        self.by_name.insert(name, ObservedLease { renewed, seen, duration, resource_version, is_listed: true });
+        self.by_name.insert(name, RenewedLease { renewed, seen, duration, resource_version, is_listed: true });
     }
 
     fn remove(&mut self, name: &str) {
@@ -126,7 +126,7 @@ impl ObservedLeases {
     }
 }
 
-impl ObservedLease {
+impl RenewedLease {
     fn is_valid(&self) -> bool {
         self.renewed.is_some() && self.seen.elapsed() < self.duration
     }
