@@ -7,18 +7,25 @@ use http::header::HOST;
 use http::uri::Authority;
 
 /// Host part of the configured admin address.
-pub(super) struct ServedHost(String);
+pub struct ServedHost(String);
+
+/// Whether a peer is on the same machine or in the same pod: a connection to an address of the same host has that address
+/// as its source, too.
+pub fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || peer == local.ip().to_canonical()
+}
 
 impl ServedHost {
     /// Parses `host:port` as configured.
-    pub(super) fn new(address: &str) -> ServedHost {
+    pub fn new(address: &str) -> ServedHost {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         ServedHost(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
     }
 
     /// Whether `request` names a loopback name or address, the configured host, or the local address `local` of its
     /// connection. An attacker can point a DNS name at this address, but cannot make a request name the address itself.
-    pub(super) fn matches_request<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
+    pub fn matches_request<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(header), None) = (hosts.next(), hosts.next()) else { return false };
         let header = header.to_str().ok().and_then(|host| host.parse::<Authority>().ok());

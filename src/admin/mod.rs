@@ -15,12 +15,13 @@ mod times;
 mod token;
 
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
+pub use host::{ServedHost, is_same_host};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
     ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
     PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
-pub use storage_report::{StorageReport, StoredResourceReport};
+pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;
 pub use times::{human_duration, timestamp};
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};

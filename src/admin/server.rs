@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
-use super::host::ServedHost;
+use super::host::{ServedHost, is_same_host};
 use super::page;
 use super::status_report::StatusReport;
 use super::token::{AdminToken, AdminTokenConfig};
@@ -98,15 +98,6 @@ struct ConnectionAddresses {
     peer: SocketAddr,
 }
 
-impl ConnectionAddresses {
-    /// Whether the peer is on the same machine or in the same pod: a connection to an address of the same host has that
-    /// address as its source, too.
-    fn is_same_host(self) -> bool {
-        let peer = self.peer.ip().to_canonical();
-        peer.is_loopback() || peer == self.local.ip().to_canonical()
-    }
-}
-
 impl AdminServer {
     async fn accept(mut self, listener: TcpListener) {
         self.token = self.state.token.take().map(AdminTokenConfig::publish_token);
@@ -162,7 +153,7 @@ impl AdminServer {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let answer = match self.public_response(&request) {
             Some(answer) if reads => answer,
-            None if !ends.is_same_host() => {
+            None if !is_same_host(ends.local, ends.peer) => {
                 let text = "This is the admin address of a Narthex process. To remote peers it serves only /metrics, \
                             /livez, /readyz and the like; send this request from the same machine \
                             (kubectl port-forward for a pod).\n";

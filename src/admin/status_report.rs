@@ -162,6 +162,19 @@ pub struct EgressReport {
     pub proxy: String,
     /// `untried`, `serves`, or `fails` with the reason; empty for `direct`.
     pub state: String,
+    /// Tunnels of the selection with a Konnectivity agent that does not read.
+    pub stalled_tunnels: u64,
+}
+
+impl EgressReport {
+    /// The state, with stalled tunnels.
+    pub fn describe_state(&self) -> String {
+        match self.stalled_tunnels {
+            0 => self.state.clone(),
+            1 => format!("{}, 1 tunnel stalled", self.state),
+            more => format!("{}, {more} tunnels stalled", self.state),
+        }
+    }
 }
 
 /// Calls to one API server, webhook, token issuer or egress proxy.
@@ -169,7 +182,7 @@ pub struct EgressReport {
 #[serde(rename_all = "camelCase", default)]
 pub struct RemoteCallReport {
     /// `TokenReview`, `SubjectAccessReview`, `ConfigMap`, `issuer`, `registry`, `Lease`, `APIService status`,
-    /// `CertificateSigningRequest`, `audit webhook` or `egress proxy`.
+    /// `CertificateSigningRequest`, `audit webhook`, `trace collector` or `egress proxy`.
     pub call: String,
     /// Configured name if there are several; else empty.
     pub name: String,

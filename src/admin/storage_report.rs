@@ -86,7 +86,7 @@ impl From<StorageStats> for StorageReport {
 }
 
 /// Formats a size as `900 B`, `12.3 KiB` or `1.5 MiB`.
-fn format_bytes(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),

@@ -3,6 +3,7 @@
 mod calls;
 mod certificates;
 mod fetch;
+mod konnectivity;
 mod refusals;
 
 use std::io::Write;
@@ -11,11 +12,13 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::ValueEnum;
+use serde::Deserialize;
 
 use crate::admin::{self, AdminToken, ApiServiceReport, StatusReport, StatusSummary};
+use crate::konnectivity::report::{AGENT_ROLE, KonnectivityAgentReport, KonnectivityServerReport, SERVER_ROLE};
 use crate::process::WatchedFileContent;
 
-/// Show the state of a running process: APIServices, endpoints, certificates
+/// Show the state of a running process: APIServices, endpoints, certificates; agents and tunnels of Konnectivity
 #[derive(Clone, Debug, clap::Args)]
 pub struct StatusCommand {
     /// Show only this section
@@ -81,22 +84,74 @@ impl StatusCommand {
             format!("response of {} is not a narthex status report of this version: {error}", self.admin_address)
         };
         let (now, wide) = (SystemTime::now(), self.output == StatusFormat::Wide);
-        let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+        let report = ProcessReport::parse(&text).map_err(|error| not_ours(&error))?;
         // Printed as received: a newer process may send fields that this version does not know.
         let value = || {
             let mut value = serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error))?;
             if let (Some(StatusSection::Refusals), Some(fields)) = (self.part, value.as_object_mut()) {
-                fields.retain(|name, _| matches!(name.as_str(), "refusals" | "handshakeFailures"));
+                fields.retain(|name, _| REFUSAL_FIELDS.contains(&name.as_str()));
             }
             Ok::<_, String>(value)
         };
         let shown = match self.output {
-            StatusFormat::Table | StatusFormat::Wide if self.part.is_some() => refusal_tables(&report, now),
-            StatusFormat::Table | StatusFormat::Wide => tables(&report, now, wide),
+            StatusFormat::Table | StatusFormat::Wide if self.part.is_some() => report.refusal_tables(now),
+            StatusFormat::Table | StatusFormat::Wide => report.tables(now, wide),
             StatusFormat::Json => format!("{:#}\n", value()?),
             StatusFormat::Yaml => serde_saphyr::to_string(&value()?).map_err(|error| not_ours(&error))?,
         };
         Ok((shown, report.summarize(now)))
+    }
+}
+
+/// Fields of the section [`StatusSection::Refusals`].
+const REFUSAL_FIELDS: [&str; 5] =
+    ["refusals", "handshakeFailures", "failedDials", "refusedConnections", "failedConnections"];
+
+/// The report of a process.
+enum ProcessReport {
+    Gateway(Box<StatusReport>),
+    KonnectivityServer(KonnectivityServerReport),
+    KonnectivityAgent(KonnectivityAgentReport),
+}
+
+impl ProcessReport {
+    fn parse(text: &[u8]) -> serde_json::Result<ProcessReport> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct ProcessRole {
+            role: String,
+        }
+        let ProcessRole { role } = serde_json::from_slice(text)?;
+        Ok(match role.as_str() {
+            SERVER_ROLE => ProcessReport::KonnectivityServer(serde_json::from_slice(text)?),
+            AGENT_ROLE => ProcessReport::KonnectivityAgent(serde_json::from_slice(text)?),
+            _ => ProcessReport::Gateway(serde_json::from_slice(text)?),
+        })
+    }
+
+    fn tables(&self, now: SystemTime, wide: bool) -> String {
+        match self {
+            ProcessReport::Gateway(report) => tables(report, now, wide),
+            ProcessReport::KonnectivityServer(report) => konnectivity::server_tables(report, now, wide),
+            ProcessReport::KonnectivityAgent(report) => konnectivity::agent_tables(report, now, wide),
+        }
+    }
+
+    fn refusal_tables(&self, now: SystemTime) -> String {
+        let text = match self {
+            ProcessReport::Gateway(report) => return refusal_tables(report, now),
+            ProcessReport::KonnectivityServer(report) => konnectivity::server_refusals(report, now),
+            ProcessReport::KonnectivityAgent(report) => konnectivity::agent_refusals(report, now),
+        };
+        if text.is_empty() { "nothing was refused or failed\n".to_owned() } else { text.trim_start().to_owned() }
+    }
+
+    fn summarize(&self, now: SystemTime) -> StatusSummary {
+        match self {
+            ProcessReport::Gateway(report) => report.summarize(now),
+            ProcessReport::KonnectivityServer(report) => konnectivity::summarize_server(report),
+            ProcessReport::KonnectivityAgent(report) => konnectivity::summarize_agent(report),
+        }
     }
 }
 
@@ -112,7 +167,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     let rows = report
         .egress
         .iter()
-        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.state.clone()]);
+        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.describe_state()]);
     table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
     let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
     columns.extend(wide.then_some("NAMES"));
@@ -393,6 +448,7 @@ mod tests {
                 protocol: "socks5".into(),
                 proxy: "10.0.0.9:1080".into(),
                 state: "serves".into(),
+                stalled_tunnels: 2,
             }],
             registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
             log_level: "info".into(),
@@ -423,7 +479,7 @@ TokenReview                 10.0.0.1:443   failing for 2m   never               
 SubjectAccessReview guard   10.0.0.1:443   ok               2s ago         12ms      7
 
 EGRESS    PROTOCOL   PROXY           STATE
-cluster   socks5     10.0.0.9:1080   serves
+cluster   socks5     10.0.0.9:1080   serves, 2 tunnels stalled
 
 CERTIFICATE                SUBJECT      ENDS
 /etc/narthex/serving.crt   CN=gateway   in 30d

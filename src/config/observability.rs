@@ -21,6 +21,8 @@ pub struct ObservabilityConfig {
     pub audit: Option<audit::Settings>,
     /// Address of the admin listener; none disables it.
     pub admin_address: Option<SocketAddr>,
+    /// `--tracing-config-file`: a `TracingConfiguration`.
+    pub tracing_config_file: Option<PathBuf>,
     /// `--admin-token-file`: file with the token that the admin listener requires, if any.
     pub admin_token_file: Option<PathBuf>,
 }

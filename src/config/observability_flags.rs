@@ -116,6 +116,12 @@ pub(super) static OBSERVABILITY: FlagGroup = FlagGroup {
             "10s",
             "Delay before a failed batch is sent again; 1.5 times as long each time, five times in all",
         ),
+        Flag::new(
+            "tracing-config-file",
+            FlagKind::File,
+            "",
+            "TracingConfiguration (apiserver.config.k8s.io/v1): the OpenTelemetry collector that spans of requests are sent to, and how many requests are sampled. Read once",
+        ),
         ADMIN_ADDRESS,
         ADMIN_TOKEN_FILE,
         LOG_FORMAT,

@@ -10,8 +10,11 @@ mod keepalive;
 pub mod leases;
 mod multiplexer;
 mod packet_reader;
+mod recent_failures;
 mod relay;
+pub mod report;
 pub mod server;
+mod stream_counter;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use h2::RecvStream;
 
+use super::stream_counter::StreamCounter;
 use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, PacketDecoder};
+use crate::tls::without_docs_link;
 
 /// Received bytes of an incomplete packet beyond which HTTP/2's flow control counts them as read: a packet may be longer
 /// than the window of its stream.
@@ -35,11 +37,17 @@ pub(super) struct PacketReader {
     decoder: PacketDecoder,
     /// Bytes received but not decoded.
     piece: Bytes,
+    counter: Option<StreamCounter>,
 }
 
 impl PacketReader {
     pub(super) fn new(body: RecvStream) -> PacketReader {
-        PacketReader { body, unreleased: 0, decoder: PacketDecoder::default(), piece: Bytes::new() }
+        PacketReader { body, unreleased: 0, decoder: PacketDecoder::default(), piece: Bytes::new(), counter: None }
+    }
+
+    /// As [`PacketReader::new`], and counts packets and errors.
+    pub(super) fn counted(body: RecvStream, counter: StreamCounter) -> PacketReader {
+        PacketReader { counter: Some(counter), ..PacketReader::new(body) }
     }
 
     /// The next packet; `None` at the end of the stream.
@@ -56,10 +64,18 @@ impl PacketReader {
     /// incomplete packet do not beyond [`MAX_HELD_BYTES`].
     pub(super) async fn next_held(&mut self, may_release: bool) -> Result<Option<Packet>, PacketReadError> {
         loop {
-            if !self.piece.is_empty()
-                && let Some(decoded) = self.decoder.decode(&mut self.piece).map_err(PacketReadError::Invalid)?
-            {
-                return Ok(Some(decoded.packet));
+            if !self.piece.is_empty() {
+                match self.decoder.decode(&mut self.piece) {
+                    Ok(Some(decoded)) => {
+                        self.count(|counter| counter.record(&decoded.packet));
+                        return Ok(Some(decoded.packet));
+                    }
+                    Ok(None) => {}
+                    Err(invalid) => {
+                        self.count(|counter| counter.record_invalid(invalid));
+                        return Err(PacketReadError::Invalid(invalid));
+                    }
+                }
             }
             if may_release && self.unreleased >= MAX_HELD_BYTES {
                 let held = self.take_unreleased();
@@ -70,10 +86,19 @@ impl PacketReader {
                     self.unreleased += piece.len();
                     self.piece = piece;
                 }
-                Some(Err(error)) => return Err(PacketReadError::Stream(error.to_string())),
+                Some(Err(error)) => {
+                    self.count(|counter| counter.record_error(&error));
+                    return Err(PacketReadError::Stream(without_docs_link(&error.to_string()).to_owned()));
+                }
                 None if self.decoder.is_at_boundary() => return Ok(None),
                 None => return Err(PacketReadError::Stream("the stream ended within a packet".to_owned())),
             }
+        }
+    }
+
+    fn count(&self, record: impl FnOnce(&StreamCounter)) {
+        if let Some(counter) = &self.counter {
+            record(counter);
         }
     }
 

@@ -150,15 +150,21 @@ pub(super) enum RelayEnd {
     TunnelLost,
 }
 
-/// Relays both directions until both are complete or one fails. The caller closes tunnel and socket.
-pub(super) async fn relay<S>(socket: &SharedSocket<S>, tunnel: &MultiplexedTunnel, after: AfterEnd) -> RelayEnd
+/// Relays both directions until both are complete or one fails. The caller closes tunnel and socket. `on_write` gets the
+/// time that the socket took to accept a packet.
+pub(super) async fn relay<S>(
+    socket: &SharedSocket<S>,
+    tunnel: &MultiplexedTunnel,
+    after: AfterEnd,
+    on_write: impl Fn(Duration),
+) -> RelayEnd
 where
     S: AsyncRead + AsyncWrite + PeerState + Unpin,
 {
     let moved = Cell::new(Instant::now());
     let (mut reader, mut writer) = (socket.clone(), socket.clone());
     let mut outgoing = pin!(send_all(&mut reader, tunnel, &moved));
-    let mut incoming = pin!(receive_all(&mut writer, tunnel, &moved));
+    let mut incoming = pin!(receive_all(&mut writer, tunnel, &moved, on_write));
     // The time at which a relay ends that has only the incoming direction left.
     let mut limit = None;
     let mut is_sent = false;
@@ -266,10 +272,12 @@ async fn receive_all<W: AsyncWrite + Unpin>(
     writer: &mut W,
     tunnel: &MultiplexedTunnel,
     moved: &Cell<Instant>,
+    on_write: impl Fn(Duration),
 ) -> io::Result<Received> {
     loop {
         match tunnel.event().await {
             TunnelEvent::Data(mut data) => {
+                let began = Instant::now();
                 while !data.is_empty() {
                     let written = writer.write_buf(&mut data).await?;
                     if written == 0 {
@@ -278,6 +286,7 @@ async fn receive_all<W: AsyncWrite + Unpin>(
                     moved.set(Instant::now());
                 }
                 writer.flush().await?;
+                on_write(began.elapsed());
             }
             TunnelEvent::WriteClosed => {
                 writer.shutdown().await?;

@@ -1,4 +1,4 @@
-//! Observability: log, metrics, health checks, access log and audit.
+//! Observability: log, metrics, health checks, access log, audit and traces.
 
 // Access log: one record per request.
 pub mod access;
@@ -12,6 +12,8 @@ pub mod health;
 pub mod log;
 // Metrics, with Kubernetes' names where it has an equivalent.
 pub mod metrics;
+// OpenTelemetry spans of sampled requests.
+pub mod trace;
 
 pub use access::{AccessLog, AccessRecord, ConnectTimings, WorkerRecorder};
 pub use audit::Auditor;

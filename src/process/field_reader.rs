@@ -77,6 +77,15 @@ impl<'v> FieldReader<'v> {
         value.as_bool()
     }
 
+    /// Reads an optional whole number.
+    pub fn optional_integer(&mut self, name: &'static str) -> Option<i64> {
+        let value = self.take(name)?;
+        if value.as_i64().is_none() {
+            self.add_problem(name, format_args!("{} does not fit; a whole number is needed", type_name(value)));
+        }
+        value.as_i64()
+    }
+
     /// Reads a list of strings; empty if missing.
     pub fn string_list(&mut self, name: &'static str) -> Vec<String> {
         let mut texts = Vec::new();

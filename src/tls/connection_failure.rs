@@ -103,10 +103,16 @@ pub(crate) fn strip_docs_link(error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         return error;
     }
-    match error.to_string().split_once(": https://docs.rs/rustls/") {
-        Some((text, _)) => io::Error::new(io::ErrorKind::UnexpectedEof, text),
-        None => error,
+    let text = error.to_string();
+    match without_docs_link(&text) {
+        short if short.len() < text.len() => io::Error::new(io::ErrorKind::UnexpectedEof, short),
+        _ => error,
     }
+}
+
+/// The text of an error without a link to rustls' documentation.
+pub(crate) fn without_docs_link(text: &str) -> &str {
+    text.split_once(": https://docs.rs/rustls/").map_or(text, |(text, _)| text)
 }
 
 /// The rustls error in `error`, if any.

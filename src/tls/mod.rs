@@ -25,7 +25,7 @@ pub use certificate::CertificateInfo;
 pub(crate) use certificate::format_date;
 pub use client_identity::ClientIdentity;
 pub use connection_failure::{ConnectionFailure, describe_error, failure_reason, refused_certificate, rustls_error};
-pub(crate) use connection_failure::{PeerAlert, strip_docs_link};
+pub(crate) use connection_failure::{PeerAlert, strip_docs_link, without_docs_link};
 pub use generate::authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued};
 pub(crate) use generate::certificate_store::already_exists;
 pub use generate::certificate_store::{CertificateKind, CertificateStore};

@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 24] = [
+const PEERS: [&str; 25] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -57,6 +57,7 @@ const PEERS: [&str; 24] = [
     "helm",
     "kubeconform",
     "promtool",
+    "otel-collector",
 ];
 
 fn main() -> ExitCode {

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::registry_thread::LeaseRelease;
+use super::request_observers::ObserverShutdown;
 use super::state::GatewayState;
 use crate::admin::AdminListener;
 use crate::commands::signals::{block_on_signals, shut_down_on_signal};
@@ -14,7 +15,6 @@ use crate::commands::threads::join_all;
 use crate::config::GatewayConfig;
 use crate::config::gateway::ShutdownSettings;
 use crate::observe::access::AccessLog;
-use crate::observe::audit;
 use crate::process::{Drainer, ShutdownPhase};
 use crate::storage::LocalStore;
 
@@ -24,7 +24,7 @@ const CUT_GRACE: Duration = Duration::from_secs(1);
 /// Polling interval of [`GatewayHandle::wait_until_served`].
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Timeout of flushing the audit sinks.
+/// Timeout of flushing the audit sinks, and of exporting the last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running gateway.
@@ -44,7 +44,8 @@ pub struct GatewayHandle {
 /// What to finish before the process ends: logs to flush, the Lease to release.
 pub(super) struct ShutdownHandles {
     pub(super) access: Arc<AccessLog>,
-    pub(super) audit: Option<audit::AuditShutdown>,
+    /// Audit and tracing.
+    pub(super) observers: ObserverShutdown,
     /// The Lease, if leader election is enabled.
     pub(super) lease_release: Option<LeaseRelease>,
     /// The store of the embedded API server.
@@ -99,16 +100,14 @@ impl GatewayHandle {
 
     /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub fn run_until_signal(mut self) -> ExitCode {
-        let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
+        let (access_log, observers) = (self.logs.access.clone(), std::mem::take(&mut self.logs.observers));
         let returning = self.logs.lease_release.take();
         let status = shut_down_on_signal("running requests are finished", self.shut_down());
         if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
             returning.wait(CUT_GRACE);
         }
         access_log.flush();
-        if let Some(audit) = audit {
-            audit.flush(if status == ExitCode::SUCCESS { FLUSH_TIMEOUT } else { CUT_GRACE });
-        }
+        observers.flush(if status == ExitCode::SUCCESS { FLUSH_TIMEOUT } else { CUT_GRACE });
         status
     }
 

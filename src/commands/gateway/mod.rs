@@ -11,14 +11,17 @@ mod control;
 mod gateway_handle;
 mod handshake_log;
 mod health_listener;
+mod otlp_client;
 mod registry_thread;
 mod request;
+mod request_observers;
 mod request_policy;
 mod review_thread;
 mod settings;
 mod start;
 mod state;
 mod status;
+mod trace_setup;
 mod worker;
 mod worker_thread;
 

@@ -13,6 +13,7 @@ use crate::message::cors_hsts::BrowserPolicy;
 use crate::observe::Auditor;
 use crate::observe::health::HealthChecks;
 use crate::observe::metrics::Metrics;
+use crate::observe::trace::Tracer;
 use crate::openapi::{Index, OpenApiV2};
 use crate::process::{Drain, Published};
 use crate::rest::ApiServer;
@@ -26,6 +27,8 @@ pub(super) struct GatewayState {
     /// Logs failed TLS handshakes of clients.
     pub(super) handshake_log: HandshakeLog,
     pub(super) access: AccessControl,
+    /// Set if tracing is enabled.
+    pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) table: Published<RouteTable>,
     pub(super) documents: Documents,
     /// The front-proxy client certificate.

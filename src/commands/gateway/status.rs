@@ -20,7 +20,7 @@ use crate::observe::access::{AccessLog, RefusedRequest};
 use crate::observe::audit::AuditSinkStatus;
 use crate::observe::health::HealthChecks;
 use crate::observe::log::LogLevel;
-use crate::observe::metrics::{CallStatus, Metrics};
+use crate::observe::metrics::{CallStatus, EgressMetrics, Metrics};
 use crate::process::Published;
 use crate::registry::{ApiServiceBackend, DELEGATE, Registry};
 use crate::route::Route;
@@ -123,7 +123,7 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
             .chain(routes.missing_selection_warnings(&STANDARD_CALLS))
             .collect(),
         remote_calls: shared.metrics.calls().status().iter().map(remote_call_report).collect(),
-        egress: egress_report(&routes),
+        egress: egress_report(&routes, shared.metrics.egress()),
         registry_problems: inputs.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared
             .health
@@ -179,7 +179,7 @@ pub(in crate::commands) fn remote_call_report(of: &CallStatus) -> RemoteCallRepo
 }
 
 /// The report of the egress routes and the state of their proxies.
-pub(in crate::commands) fn egress_report(routes: &EgressRoutes) -> Vec<EgressReport> {
+pub(in crate::commands) fn egress_report(routes: &EgressRoutes, metrics: &EgressMetrics) -> Vec<EgressReport> {
     let state = |state| match state {
         ProxyState::Untried => "untried".to_owned(),
         ProxyState::Healthy => "serves".to_owned(),
@@ -202,6 +202,7 @@ pub(in crate::commands) fn egress_report(routes: &EgressRoutes) -> Vec<EgressRep
                     protocol: through.protocol.as_str().to_owned(),
                     proxy: proxy.address.to_string(),
                     state: state(now),
+                    stalled_tunnels: metrics.stuck_tunnels(name) as u64,
                 };
                 through.states().map(line).collect()
             }

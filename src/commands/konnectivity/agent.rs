@@ -14,7 +14,7 @@ use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{KonnectivityAgentConfig, LeaseConfig};
-use crate::konnectivity::agent::{AgentSettings, KonnectivityAgent, check_files};
+use crate::konnectivity::agent::{AgentSettings, AgentState, KonnectivityAgent, check_files};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::listen::{bind, raise_descriptor_limit};
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -60,13 +60,14 @@ fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> R
     let (Some(health), Some(admin)) = (health, admin) else { return Err(problems) };
     let (health_address, admin_address) = (health::local_address(&health)?, health::local_address(&admin)?);
     let (drainer, drain) = Drain::new();
-    let metrics = Arc::<KonnectivityAgentMetrics>::default();
-    let by_health = metrics.clone();
-    health::spawn("health", health, Arc::new(move |request| respond(&by_health, request)))?;
-    health::spawn("admin", admin, Arc::new(move |request| redirect(health_address.port(), request)))?;
     let AgentSettings { agent_id, identifiers, .. } = &config.settings;
+    let state = AgentState::new(agent_id, identifiers);
+    let (by_health, by_admin) = (state.clone(), state.clone());
+    health::spawn("health", health, Arc::new(move |request| respond(&by_health.metrics, request)))?;
+    let health_port = health_address.port();
+    health::spawn("admin", admin, Arc::new(move |request| respond_admin(&by_admin, health_port, request)))?;
     tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
-    let agent = spawn_agent(config.settings, leases.zip(config.leases), metrics, drain)?;
+    let agent = spawn_agent(config.settings, leases.zip(config.leases), state, drain)?;
     Ok(shut_down_on_signal("servers prefer other agents, open connections may finish", async move {
         drainer.advance(ShutdownPhase::Draining);
         let _ = join_all([agent]).await;
@@ -76,13 +77,14 @@ fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> R
 fn spawn_agent(
     settings: AgentSettings,
     leases: Option<(LoadedKubeconfig, LeaseConfig)>,
-    metrics: Arc<KonnectivityAgentMetrics>,
+    state: Arc<AgentState>,
     drain: Drain,
 ) -> Result<std::thread::JoinHandle<()>, Problems> {
     let run = async move || {
-        let mut agent = KonnectivityAgent::new(settings, metrics);
+        let metrics = state.metrics.clone();
+        let mut agent = KonnectivityAgent::new(settings, state);
         if let Some((api_server, LeaseConfig { settings, .. })) = leases {
-            let counter = Rc::new(LeaseCounter::default());
+            let counter = Rc::new(LeaseCounter::new(metrics));
             agent = agent.with_leases(counter.clone());
             let client = api_server.client(Metrics::new());
             tokio::task::spawn_local(async move { counter.follow(client, &settings).await });
@@ -116,11 +118,14 @@ fn respond(metrics: &KonnectivityAgentMetrics, request: &HealthRequest<'_>) -> H
     }
 }
 
-/// The admin port of the reference only redirects.
-fn redirect(health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
-    if request.path != "/metrics" {
-        return HealthResponse::not_found();
+/// The admin port. That of the reference only redirects.
+fn respond_admin(state: &AgentState, health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
+    match request.path {
+        "/status.json" => HealthResponse::status(request, &state.report()),
+        "/metrics" => {
+            let location = format!("http://localhost:{health_port}/metrics");
+            HealthResponse { location: Some(location), ..HealthResponse::text(StatusCode::MOVED_PERMANENTLY, "") }
+        }
+        _ => HealthResponse::not_found(),
     }
-    let location = format!("http://localhost:{health_port}/metrics");
-    HealthResponse { location: Some(location), ..HealthResponse::text(StatusCode::MOVED_PERMANENTLY, "") }
 }

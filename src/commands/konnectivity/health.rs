@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
+use crate::admin::{ServedHost, is_same_host};
 use crate::commands::threads::spawn_thread;
 use crate::observe::metrics::ExpositionFormat;
 use crate::process::Problem;
@@ -41,8 +42,22 @@ impl HealthResponse {
         HealthResponse { status: StatusCode::OK, content_type: format.content_type(), body, location: None }
     }
 
-    pub(super) fn json(body: String) -> HealthResponse {
-        HealthResponse { status: StatusCode::OK, content_type: "application/json", body, location: None }
+    /// The state of the process, for a peer on the same machine.
+    pub(super) fn status(request: &HealthRequest<'_>, report: &impl serde::Serialize) -> HealthResponse {
+        if !request.is_local {
+            let text = "The status is for requests from the same machine, with a loopback name or the address of this \
+                        listener as Host.\n";
+            return HealthResponse::text(StatusCode::FORBIDDEN, text);
+        }
+        match serde_json::to_string_pretty(report) {
+            Ok(body) => HealthResponse {
+                status: StatusCode::OK,
+                content_type: "application/json",
+                body: body + "\n",
+                location: None,
+            },
+            Err(error) => HealthResponse::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
     }
 
     pub(super) fn not_found() -> HealthResponse {
@@ -50,11 +65,13 @@ impl HealthResponse {
     }
 }
 
-/// A GET request: path, query and metrics format.
+/// A GET request.
 pub(super) struct HealthRequest<'r> {
     pub(super) path: &'r str,
     pub(super) query: Option<&'r str>,
     pub(super) format: ExpositionFormat,
+    /// Whether it comes from the same machine or pod, and not from a web page there (DNS rebinding).
+    pub(super) is_local: bool,
 }
 
 /// Responds to requests of one listener.
@@ -89,8 +106,11 @@ pub(super) fn local_address(listener: &TcpListener) -> Result<SocketAddr, Proble
 }
 
 async fn serve_connection(socket: tokio::net::TcpStream, handler: HealthHandler) {
+    let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return };
+    let served_host = ServedHost::new(&local.to_string());
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(&request, &handler);
+        let is_local = is_same_host(local, peer) && served_host.matches_request(&request, local);
+        let response = respond(&request, is_local, &handler);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
@@ -100,11 +120,11 @@ async fn serve_connection(socket: tokio::net::TcpStream, handler: HealthHandler)
     let _ = tokio::time::timeout(HEAD_TIMEOUT * 5, serving).await;
 }
 
-fn respond(request: &Request<Incoming>, handler: &HealthHandler) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, is_local: bool, handler: &HealthHandler) -> Response<Full<Bytes>> {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let response = if matches!(*request.method(), Method::GET | Method::HEAD) {
         let (path, query) = (request.uri().path(), request.uri().query());
-        handler(&HealthRequest { path, query, format: ExpositionFormat::negotiate(accept) })
+        handler(&HealthRequest { path, query, format: ExpositionFormat::negotiate(accept), is_local })
     } else {
         HealthResponse::text(StatusCode::METHOD_NOT_ALLOWED, "use GET\n")
     };

@@ -24,11 +24,13 @@ use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{FrontendAddress, FrontendMode, KonnectivityServerConfig};
 use crate::konnectivity::leases::publish_lease;
+use crate::konnectivity::report::KonnectivityServerReport;
 use crate::konnectivity::server::{
     ConnectEnd, KonnectivityServer, PeerState, serve_agent_connection, serve_connect_frontend, serve_grpc_frontend,
 };
 use crate::kubeclient::KubeconfigSource;
 use crate::listen::{bind, raise_descriptor_limit};
+use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
 use crate::tls::server::MutualTlsFiles;
@@ -167,7 +169,8 @@ impl RunningServer {
             None => None,
         };
         let server_id = config.settings.server_id.clone();
-        let server = KonnectivityServer::new(config.settings, agent_tokens, Arc::default());
+        let metrics = Arc::<KonnectivityServerMetrics>::default();
+        let server = KonnectivityServer::new(config.settings, agent_tokens, metrics.clone());
         let (health_address, admin_address) =
             (health::local_address(&listeners.health)?, health::local_address(&listeners.admin)?);
         let agent_address = health::local_address(&listeners.agents)?;
@@ -191,13 +194,14 @@ impl RunningServer {
         if let Some((api_server, config)) = leases.zip(config.leases) {
             threads.push(spawn_thread("leases", async move || {
                 let client = api_server.client(Metrics::new());
-                publish_lease(client, config.settings, server_id, drain).await;
+                publish_lease(client, config.settings, server_id, metrics, drain).await;
             })?);
         }
         let (by_health, by_admin) = (server.clone(), server.clone());
         health::spawn("health", listeners.health, Arc::new(move |request| respond(&by_health, request)))?;
-        health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, request)))?;
         let (mode, frontend) = (config.mode, &config.frontend);
+        let listen = [describe_frontend(mode, frontend), format!("{agent_address} (agents)")];
+        health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, &listen, request)))?;
         tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
         tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");
         let socket_file = match config.frontend {
@@ -288,7 +292,11 @@ impl ListenerService {
             AcceptedSocket::Agent(socket) => Box::pin(self.serve_agent(socket)).await,
             AcceptedSocket::ClientTcp(socket) => {
                 let Some(tls) = &self.frontend_tls else { return Ok(()) };
-                let stream = Box::pin(handshake(socket, tls)).await?;
+                let remote = socket.peer_addr()?;
+                let stream = Box::pin(handshake(socket, tls)).await.inspect_err(|error| {
+                    let error = format!("TLS handshake failed: {}", crate::tls::describe_error(error));
+                    self.server.record_refused_connection("client", remote, &error);
+                })?;
                 Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0))).await;
                 Ok(())
             }
@@ -307,6 +315,7 @@ impl ListenerService {
             Err(error) => {
                 let error = crate::tls::describe_error(&error);
                 tracing::warn!(%remote, error, "TLS handshake with an agent failed");
+                self.server.record_refused_connection("agent", remote, &format!("TLS handshake failed: {error}"));
             }
         }
         Ok(())
@@ -342,6 +351,17 @@ async fn handshake(
     timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(socket)).await?
 }
 
+fn describe_frontend(mode: FrontendMode, frontend: &FrontendAddress) -> String {
+    let mode = match mode {
+        FrontendMode::Grpc => "grpc",
+        FrontendMode::HttpConnect => "http-connect",
+    };
+    match frontend {
+        FrontendAddress::Unix { path, .. } => format!("{} ({mode})", path.display()),
+        FrontendAddress::Tcp { address, .. } => format!("{address} ({mode})"),
+    }
+}
+
 /// The health port of the reference.
 fn respond(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
@@ -355,12 +375,12 @@ fn respond(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthRe
     }
 }
 
-fn respond_admin(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
+fn respond_admin(server: &KonnectivityServer, listen: &[String], request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
         "/metrics" => HealthResponse::metrics(request.format, server.render_metrics(request.format)),
         "/status.json" => {
-            let agents = server.agents();
-            HealthResponse::json(serde_json::json!({"agents": agents}).to_string())
+            let report = KonnectivityServerReport { listen: listen.to_vec(), ..server.report() };
+            HealthResponse::status(request, &report)
         }
         path if path.starts_with("/debug/pprof") => {
             HealthResponse::text(StatusCode::NOT_FOUND, "there are no profiles: this is not a Go program\n")

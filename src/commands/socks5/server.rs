@@ -258,7 +258,7 @@ impl Socks5Status {
                 phase: StatusReport::phase_name(phase.phase()).to_owned(),
                 listen: vec![format!("socks5://{address}")],
                 file_problems: mistakes.current(),
-                egress: egress_report(&ways.get()),
+                egress: egress_report(&ways.get(), called.egress()),
                 remote_calls: called.calls().status().iter().map(remote_call_report).collect(),
                 log_level: level.current(),
                 ..StatusReport::default()

@@ -98,10 +98,4 @@ pub static QUICKSTART: &[&FlagGroup] = &[&FILES, &PORT, &QUICKSTART_OBSERVABILIT
 
 /// Flags that are reserved but not implemented. They are parsed, so that the error names the alternative (the help text
 /// here) instead of an unknown flag.
-pub static UNIMPLEMENTED: &[Flag] = &[unimplemented("tracing-config-file", FlagKind::File, ACCESS_LOG)];
-
-const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";
-
-const fn unimplemented(name: &'static str, kind: FlagKind, instead: &'static str) -> Flag {
-    Flag::new(name, kind, "", instead)
-}
+pub static UNIMPLEMENTED: &[Flag] = &[];

@@ -130,6 +130,7 @@ pub(super) fn observability_config(parser: &mut FlagParser<'_>) -> Observability
         audit: audit::audit_settings(parser),
         admin_address: observability::admin_address(parser),
         admin_token_file: parser.path("admin-token-file"),
+        tracing_config_file: parser.path("tracing-config-file"),
     }
 }
 
@@ -429,10 +430,6 @@ mod tests {
                 &["--kubeconfig=k", "--leader-elect-resource-namespace=../x"],
                 "--leader-elect-resource-namespace: \"../x\" is not a valid object name",
             ),
-            (
-                &["--tracing-config-file=x"],
-                "--tracing-config-file: not in this version yet; this version has --access-log and the metrics at --admin-address",
-            ),
         ];
         for (line, expected) in cases {
             assert_eq!(mistakes(line), *expected, "{line:?}");
@@ -483,11 +480,6 @@ mod tests {
     fn gateway_flags_report_all_errors() {
         let text = mistakes(&["--secure-port=x", "--goaway-chance=1", "--tls-cert-file=a.crt"]);
         assert_eq!(text.lines().count(), 3, "{text}");
-    }
-
-    #[test]
-    fn reserved_flag_is_reported() {
-        assert_eq!(mistakes(&["--tracing-config-file=t.yaml"]).lines().count(), 1);
     }
 
     #[test]

@@ -68,6 +68,8 @@ static LOG: FlagGroup = FlagGroup {
         Flag::new("one-output", FlagKind::Switch, "false", IGNORED_HELP),
         Flag::new("skip-headers", FlagKind::Switch, "false", IGNORED_HELP),
         Flag::new("skip-log-headers", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("alsologtostderrthreshold", FlagKind::Text("LEVEL"), "", IGNORED_HELP),
+        Flag::new("legacy-stderr-threshold-behavior", FlagKind::Switch, "true", IGNORED_HELP),
         Flag::new("stderrthreshold", FlagKind::Text("LEVEL"), "", IGNORED_HELP),
         Flag::new("log-backtrace-at", FlagKind::Text("PLACE"), "", IGNORED_HELP),
         Flag::new("log-dir", FlagKind::Text("DIR"), "", IGNORED_HELP),
@@ -111,4 +113,25 @@ fn instance_id(parser: &mut FlagParser<'_>, flag: &str, variable: &str) -> Strin
     let id = parser.text(flag);
     let id = Some(id).filter(|id| !id.is_empty()).or_else(|| parser.environment(variable));
     id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::arguments::CommandFlags;
+
+    #[test]
+    fn konnectivity_flags_without_effect_are_documented() {
+        let page = include_str!("../../../docs/reference/konnectivity-differences.md");
+        let section = page.split("\n## ").find(|section| section.starts_with("Flags without effect\n")).unwrap();
+        let table = section.split("\nDefaults that differ:").next().unwrap();
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| `--"));
+        let names = rows.flat_map(|row| row.split(" | ").next().unwrap_or_default().split(", "));
+        let documented: BTreeSet<&str> = names.map(|name| name.trim_matches(['`', '-'])).collect();
+        let groups = KonnectivityServerCommand::FLAGS.iter().chain(KonnectivityAgentCommand::FLAGS);
+        let ignored = groups.flat_map(|group| group.flags).filter(|flag| flag.help.starts_with(IGNORED_HELP));
+        assert_eq!(documented, ignored.map(|flag| flag.name).collect());
+    }
 }

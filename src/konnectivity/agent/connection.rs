@@ -1,6 +1,8 @@
 //! One stream to a server: `/AgentService/Connect`.
 
+use std::cell::OnceCell;
 use std::fmt::Display;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use super::connect_error::ServerConnectError;
 use super::endpoint::{DialRequest, EndpointContext, serve_endpoint};
+use super::state::AgentState;
 use crate::egress::DestinationPattern;
 use crate::egress::proxy::konnectivity::{Packet, TUNNEL_WINDOW};
 use crate::konnectivity::keepalive::keepalive;
@@ -21,7 +25,8 @@ use crate::konnectivity::multiplexer::{
     PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
 };
 use crate::konnectivity::packet_reader::PacketReader;
-use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::konnectivity::stream_counter::StreamCounter;
+use crate::observe::metrics::{StreamMetrics, StreamSegment};
 
 /// Time for the server to answer the call with its id.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,16 +56,6 @@ pub(super) struct ServerStream {
     _connection: ConnectionTask,
 }
 
-/// Why there is no stream to a server: one sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServerConnectError(pub(super) String);
-
-impl Display for ServerConnectError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 struct ConnectionTask(AbortHandle);
 
 impl Drop for ConnectionTask {
@@ -79,11 +74,11 @@ impl ServerStream {
         authority: &str,
         metadata: &AgentMetadata,
         ping_interval: Duration,
+        metrics: &Arc<StreamMetrics>,
     ) -> Result<ServerStream, ServerConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let failure = |what: &str, error: &dyn Display| ServerConnectError(format!("{what}: {error}"));
         let mut builder = h2::client::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
@@ -91,13 +86,17 @@ impl ServerStream {
             .max_frame_size(MAX_FRAME_BYTES);
         let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
         let (call, mut connection) = handshake
-            .map_err(|_| ServerConnectError("the server does not answer the HTTP/2 handshake".to_owned()))?
-            .map_err(|error| failure("HTTP/2 handshake failed", &error))?;
+            .map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the HTTP/2 handshake"))?
+            .map_err(|error| ServerConnectError::http2("HTTP/2 handshake failed", &error))?;
         let ping_pong = connection.ping_pong();
+        // Why the connection ended: its calls do not tell.
+        let connection_error = Rc::<OnceCell<h2::Error>>::default();
+        let reason = connection_error.clone();
         let driving = tokio::task::spawn_local(async move {
             tokio::select! {
                 ended = connection => if let Err(error) = ended {
                     tracing::debug!(%error, "connection to a Konnectivity server ended");
+                    let _ = reason.set(error);
                 },
                 () = keepalive(ping_pong, ping_interval) => {
                     tracing::warn!("Konnectivity server does not answer a ping; the connection is closed");
@@ -105,17 +104,17 @@ impl ServerStream {
             }
         });
         let connection = ConnectionTask(driving.abort_handle());
-        let opened = timeout(CALL_TIMEOUT, call_server(call, authority, metadata)).await;
+        let opened = timeout(CALL_TIMEOUT, call_server(call, authority, metadata, &connection_error)).await;
         let (headers, body, send) =
-            opened.map_err(|_| ServerConnectError("the server does not answer the call".to_owned()))??;
+            opened.map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the call"))??;
         let (server_id, server_count) = read_server(&headers)?;
         let window = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());
         let windows = window.filter(|send| *send > 0).map(|send| TunnelWindows { send, receive: WINDOW_BYTES });
         Ok(ServerStream {
             server_id,
             server_count,
-            multiplexer: TunnelMultiplexer::new(StreamSide::Agent, windows),
-            reader: PacketReader::new(body),
+            multiplexer: TunnelMultiplexer::new(StreamSide::Agent, windows, metrics),
+            reader: PacketReader::counted(body, StreamCounter::of_agent(metrics, StreamSegment::ToAgent)),
             send,
             _connection: connection,
         })
@@ -133,9 +132,9 @@ impl ServerStream {
     pub(super) async fn serve(
         mut self,
         allow: Arc<[DestinationPattern]>,
-        metrics: Arc<KonnectivityAgentMetrics>,
+        state: Arc<AgentState>,
     ) -> Result<(), String> {
-        let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, metrics };
+        let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, state };
         let closed = ClosingMultiplexer(self.multiplexer.clone());
         let ended = tokio::select! {
             received = receive(&mut self.reader, &context) => received,
@@ -217,6 +216,7 @@ async fn call_server(
     call: SendRequest<PacketFrame>,
     authority: &str,
     metadata: &AgentMetadata,
+    connection_error: &OnceCell<h2::Error>,
 ) -> Result<OpenedCall, ServerConnectError> {
     let failure = |error: &dyn Display| ServerConnectError(format!("the call failed: {error}"));
     let mut request =
@@ -236,33 +236,35 @@ async fn call_server(
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
-    let mut call = call.ready().await.map_err(|error| failure(&error))?;
-    let (response, send) = call.send_request(request, false).map_err(|error| failure(&error))?;
-    let (head, body) = response.await.map_err(|error| failure(&error))?.into_parts();
+    let broken = |error| ServerConnectError::http2("the call failed", connection_error.get().unwrap_or(&error));
+    let mut call = call.ready().await.map_err(broken)?;
+    let (response, send) = call.send_request(request, false).map_err(broken)?;
+    let (head, body) = response.await.map_err(broken)?.into_parts();
     if head.status != StatusCode::OK {
-        return Err(ServerConnectError(format!("the server answers HTTP status {}", head.status.as_u16())));
+        let status = head.status.as_u16();
+        return Err(ServerConnectError::not_konnectivity(&format!("the server answers HTTP status {status}")));
     }
     if head.headers.contains_key("serverid") {
         return Ok((head.headers, body, send));
     }
     // Refused: the status is in the head, or in the trailers.
     if let Some(refusal) = describe_status(&head.headers) {
-        return Err(ServerConnectError(refusal));
+        return Err(refusal);
     }
     let mut reader = PacketReader::new(body);
     while let Ok(Some(_)) = reader.next().await {}
     let trailers = reader.trailers().await.unwrap_or_default();
     let refusal = describe_status(&trailers);
-    Err(ServerConnectError(refusal.unwrap_or_else(|| "the server sends no server ID".to_owned())))
+    Err(refusal.unwrap_or_else(|| ServerConnectError::not_konnectivity("the server sends no server ID")))
 }
 
 /// The gRPC status of a refusal.
-fn describe_status(headers: &HeaderMap) -> Option<String> {
+fn describe_status(headers: &HeaderMap) -> Option<ServerConnectError> {
     let text = |name: &str| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes()).into_owned());
     let code = text("grpc-status").filter(|code| code != "0")?;
     let message = text("grpc-message").unwrap_or_default();
     let message = percent_decode_str(&message).decode_utf8_lossy();
-    Some(format!("the server refuses the agent with gRPC status {code}: {message}"))
+    Some(ServerConnectError::refused(&code, &message))
 }
 
 /// Id and count of the servers, from the response head.

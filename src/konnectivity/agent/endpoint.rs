@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::state::AgentState;
 use crate::egress::proxy::konnectivity::Packet;
 use crate::egress::{Destination, DestinationPattern, Host};
 use crate::konnectivity::MAX_ADDRESS_BYTES;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, TunnelMultiplexer};
+use crate::konnectivity::recent_failures::Failure;
 use crate::konnectivity::relay::{AfterEnd, RelayEnd, SharedSocket, relay};
 use crate::observe::metrics::KonnectivityAgentMetrics;
 use crate::process::configure_socket;
@@ -41,46 +43,58 @@ pub(super) struct EndpointContext {
     pub(super) multiplexer: Arc<TunnelMultiplexer>,
     /// `--allow-destinations`; empty allows all.
     pub(super) allow: Arc<[DestinationPattern]>,
-    pub(super) metrics: Arc<KonnectivityAgentMetrics>,
+    pub(super) state: Arc<AgentState>,
 }
 
 /// Connects to a target and relays its data until both sides have closed.
 pub(super) async fn serve_endpoint(context: EndpointContext, request: DialRequest) {
     let DialRequest { protocol, address, random, connection } = request;
-    let pending = CountedEndpoint::new(&context.metrics, |metrics| &metrics.pending_dials);
+    let metrics = &context.state.metrics;
+    let pending = CountedEndpoint::new(&context.state, |metrics| &metrics.pending_dials);
+    let began = Instant::now();
+    let mut is_refused = false;
     let dialed = match check(&protocol, &address, &context.allow) {
         Ok(destination) => dial(&protocol, &destination).await,
         Err(why) => {
             // The error names the address.
             tracing::warn!("dial refused: {why}");
+            is_refused = true;
             Err(why)
         }
     };
     // The tunnel exists before the server can send data for it.
     let opened = dialed.and_then(|socket| {
-        let tunnel = context.multiplexer.open(connection).ok_or("the connection id is in use".to_owned())?;
+        let tunnel = context.multiplexer.open(connection, &address).ok_or("the connection id is in use".to_owned())?;
         Ok((socket, tunnel))
     });
     let (error, opened) = match opened {
-        Ok(opened) => (String::new(), Some(opened)),
+        Ok(opened) => {
+            metrics.record_dial(began.elapsed());
+            (String::new(), Some(opened))
+        }
         Err(error) => {
             let is_timeout = error.ends_with("i/o timeout");
-            let failures = if is_timeout { &context.metrics.dial_timeouts } else { &context.metrics.dial_failures };
-            failures.fetch_add(1, Relaxed);
+            if is_timeout { &metrics.dial_timeouts } else { &metrics.dial_failures }.fetch_add(1, Relaxed);
+            let reason = match is_refused {
+                true => "refused",
+                false if is_timeout => "timeout",
+                false => "failed",
+            };
+            context.state.failed_dials.record(Failure { reason, address: &address, agent_id: "", error: &error });
             (error, None)
         }
     };
     let connection = if opened.is_some() { connection } else { 0 };
     context.multiplexer.send(&Packet::DialResponse { error, connection, random });
     let Some((socket, tunnel)) = opened else { return };
-    let _open = CountedEndpoint::new(&context.metrics, |metrics| &metrics.endpoint_connections);
+    let _open = CountedEndpoint::new(&context.state, |metrics| &metrics.endpoint_connections);
     drop(pending);
     relay_target(socket, tunnel).await;
 }
 
 async fn relay_target(socket: TcpStream, tunnel: MultiplexedTunnel) {
     let socket = SharedSocket::new(socket);
-    match relay(&socket, &tunnel, AfterEnd::Close).await {
+    match relay(&socket, &tunnel, AfterEnd::Close, |_| {}).await {
         RelayEnd::Finished => {
             let _ = timeout(FLUSH_TIMEOUT, tunnel.flushed()).await;
         }
@@ -166,23 +180,20 @@ fn go_error(error: &io::Error) -> String {
 
 /// Counts a dial or a connection while it exists.
 struct CountedEndpoint {
-    metrics: Arc<KonnectivityAgentMetrics>,
+    state: Arc<AgentState>,
     counter: fn(&KonnectivityAgentMetrics) -> &AtomicU64,
 }
 
 impl CountedEndpoint {
-    fn new(
-        metrics: &Arc<KonnectivityAgentMetrics>,
-        counter: fn(&KonnectivityAgentMetrics) -> &AtomicU64,
-    ) -> CountedEndpoint {
-        counter(metrics).fetch_add(1, Relaxed);
-        CountedEndpoint { metrics: metrics.clone(), counter }
+    fn new(state: &Arc<AgentState>, counter: fn(&KonnectivityAgentMetrics) -> &AtomicU64) -> CountedEndpoint {
+        counter(&state.metrics).fetch_add(1, Relaxed);
+        CountedEndpoint { state: state.clone(), counter }
     }
 }
 
 impl Drop for CountedEndpoint {
     fn drop(&mut self) {
-        (self.counter)(&self.metrics).fetch_sub(1, Relaxed);
+        (self.counter)(&self.state.metrics).fetch_sub(1, Relaxed);
     }
 }
 

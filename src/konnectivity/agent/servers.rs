@@ -1,6 +1,6 @@
 //! Keeps a stream to each server.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,14 +13,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::connection::{AgentMetadata, ServerConnectError, ServerStream, send_drain};
+use super::alert_stream::AlertStream;
+use super::connect_error::ServerConnectError;
+use super::connection::{AgentMetadata, ServerStream, send_drain};
+use super::state::AgentState;
 use crate::egress::DestinationPattern;
 use crate::konnectivity::leases::LeaseCounter;
-use crate::konnectivity::multiplexer::TunnelMultiplexer;
+use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
 use crate::process::{Drain, Problem, Problems, ShutdownPhase, configure_socket};
 use crate::tls::client::{ClientSettings, build_config, server_name};
-use crate::tls::{Bundle, KeyPair, PairFiles, describe_error};
+use crate::tls::{Bundle, KeyPair, PairFiles};
 
 /// Time for TCP and TLS handshakes with a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -85,10 +88,8 @@ pub enum ServerCountSource {
 /// A Konnectivity agent.
 pub struct KonnectivityAgent {
     settings: AgentSettings,
-    metrics: Arc<KonnectivityAgentMetrics>,
+    state: Arc<AgentState>,
     allow: Arc<[DestinationPattern]>,
-    /// By server id.
-    streams: BTreeMap<String, Arc<TunnelMultiplexer>>,
     /// The server last found at an address.
     found: HashMap<SocketAddr, String>,
     server_count: usize,
@@ -100,13 +101,12 @@ pub struct KonnectivityAgent {
 
 impl KonnectivityAgent {
     /// Creates an agent without connections.
-    pub fn new(settings: AgentSettings, metrics: Arc<KonnectivityAgentMetrics>) -> KonnectivityAgent {
+    pub fn new(settings: AgentSettings, state: Arc<AgentState>) -> KonnectivityAgent {
         KonnectivityAgent {
             allow: settings.allow.clone().into(),
             delay: settings.sync_interval,
             settings,
-            metrics,
-            streams: BTreeMap::new(),
+            state,
             found: HashMap::new(),
             server_count: 1,
             leases: None,
@@ -154,8 +154,8 @@ impl KonnectivityAgent {
                     };
                     if let Some(stream) = attempt {
                         let server_id = stream.server_id.clone();
-                        let (allow, metrics) = (self.allow.clone(), self.metrics.clone());
-                        tasks.spawn_local(async move { (server_id, stream.serve(allow, metrics).await) });
+                        let (allow, state) = (self.allow.clone(), self.state.clone());
+                        tasks.spawn_local(async move { (server_id, stream.serve(allow, state).await) });
                     }
                     next = Instant::now() + self.jittered_delay();
                 }
@@ -165,10 +165,11 @@ impl KonnectivityAgent {
     }
 
     async fn drain(&self, tasks: &mut JoinSet<(String, Result<(), String>)>) {
-        for multiplexer in self.streams.values() {
-            send_drain(multiplexer);
+        self.state.set_draining();
+        for multiplexer in self.state.multiplexers() {
+            send_drain(&multiplexer);
         }
-        let KonnectivityAgentMetrics { endpoint_connections, pending_dials, .. } = &*self.metrics;
+        let KonnectivityAgentMetrics { endpoint_connections, pending_dials, .. } = &*self.state.metrics;
         let last_ended = async {
             while endpoint_connections.load(Relaxed) + pending_dials.load(Relaxed) > 0 && !tasks.is_empty() {
                 tokio::select! {
@@ -180,17 +181,20 @@ impl KonnectivityAgent {
             sleep(DRAIN_POLL_INTERVAL).await;
         };
         if timeout(self.settings.drain_timeout, last_ended).await.is_err() {
-            let connections = self.metrics.endpoint_connections.load(Relaxed);
+            let connections = self.state.metrics.endpoint_connections.load(Relaxed);
             tracing::warn!(connections, "drain timeout: open connections are aborted");
         }
     }
 
     fn forget(&mut self, server_id: &str, result: Result<(), String>) {
-        self.streams.remove(server_id);
-        self.metrics.server_connections.store(self.streams.len() as u64, Relaxed);
+        self.state.remove_server(server_id);
         match result {
             Ok(()) => tracing::info!(server = server_id, "server ended the connection"),
-            Err(error) => tracing::warn!(server = server_id, error, "connection to a server broke"),
+            Err(error) => {
+                tracing::warn!(server = server_id, error, "connection to a server broke");
+                let error = format!("connection to server {server_id} broke: {error}");
+                self.state.failed_connections.record(Failure { reason: "broken", error: &error, ..Failure::default() });
+            }
         }
     }
 
@@ -209,12 +213,12 @@ impl KonnectivityAgent {
         };
         let missing: Vec<_> = candidates
             .iter()
-            .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.streams.contains_key(server)))
+            .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.state.is_connected_to(server)))
             .collect();
         // Behind a load balancer, one address has several servers.
         let known_servers = self.known_servers();
-        self.metrics.known_servers.store(known_servers as u64, Relaxed);
-        let wants_more = self.streams.len() < known_servers || self.settings.sync_forever;
+        self.state.metrics.known_servers.store(known_servers as u64, Relaxed);
+        let wants_more = self.state.count_servers() < known_servers || self.settings.sync_forever;
         let candidates: Vec<_> = match missing.is_empty() {
             false => missing,
             true if wants_more => candidates.iter().collect(),
@@ -238,15 +242,15 @@ impl KonnectivityAgent {
         self.found.insert(address, stream.server_id.clone());
         self.server_count = self.server_count.max(stream.server_count as usize);
         let servers = self.known_servers();
-        self.metrics.known_servers.store(servers as u64, Relaxed);
+        self.state.metrics.known_servers.store(servers as u64, Relaxed);
         self.reported_failure = None;
-        if self.streams.contains_key(&stream.server_id) {
+        self.state.set_failing(false);
+        if self.state.is_connected_to(&stream.server_id) {
             self.delay = self.delay.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
             return None;
         }
         self.delay = self.settings.sync_interval;
-        self.streams.insert(stream.server_id.clone(), stream.multiplexer());
-        self.metrics.server_connections.store(self.streams.len() as u64, Relaxed);
+        self.state.add_server(&stream.server_id, address, stream.multiplexer());
         tracing::info!(server = stream.server_id, %address, servers, "connected to a server");
         Some(stream)
     }
@@ -254,6 +258,8 @@ impl KonnectivityAgent {
     /// Logs a failure once, and backs off.
     fn report(&mut self, failure: ServerConnectError) {
         self.delay = self.delay.mul_f64(1.5).min(self.settings.sync_interval_cap.max(self.settings.sync_interval));
+        self.state.set_failing(true);
+        self.state.failed_connections.record(Failure { reason: "refused", error: &failure.0, ..Failure::default() });
         if self.reported_failure.as_ref() != Some(&failure) {
             tracing::warn!("cannot connect to a Konnectivity server: {failure}");
             self.reported_failure = Some(failure);
@@ -266,7 +272,7 @@ impl KonnectivityAgent {
         for server in &self.settings.servers {
             match lookup_host((server.host.as_str(), server.port)).await {
                 Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
-                Err(error) => failure = Some(ServerConnectError(format!("cannot resolve {:?}: {error}", server.host))),
+                Err(error) => failure = Some(ServerConnectError::unresolved(&server.host, &error)),
             }
         }
         match failure {
@@ -285,15 +291,17 @@ impl KonnectivityAgent {
         };
         let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
         let connected = timeout(CONNECT_TIMEOUT, async {
-            let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
-            configure_socket(&socket).map_err(|error| error.to_string())?;
-            TlsConnector::from(config).connect(name, socket).await.map_err(|error| describe_error(&error))
+            let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
+            configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
+            TlsConnector::from(config).connect(name, socket).await.map_err(|error| ServerConnectError::tls(&error))
         });
         let stream = match connected.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(why)) => return Err(ServerConnectError(format!("{address}: {why}"))),
             Err(_) => {
-                return Err(ServerConnectError(format!("{address}: no TLS connection within {CONNECT_TIMEOUT:?}")));
+                return Err(ServerConnectError(format!(
+                    "{address}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
+                )));
             }
         };
         let metadata =
@@ -303,8 +311,20 @@ impl KonnectivityAgent {
         } else {
             format!("{host}:{}", address.port())
         };
-        let opened = ServerStream::open(stream, &authority, &metadata, settings.keepalive).await;
-        opened.map_err(|failure| ServerConnectError(format!("{address}: {failure}")))
+        let opened = ServerStream::open(
+            AlertStream::new(stream),
+            &authority,
+            &metadata,
+            settings.keepalive,
+            &self.state.metrics.streams,
+        )
+        .await;
+        opened.map_err(|failure| {
+            ServerConnectError(format!(
+                "{address}: {}",
+                failure.with_files(settings.pair.as_ref(), settings.token_file.as_deref())
+            ))
+        })
     }
 }
 

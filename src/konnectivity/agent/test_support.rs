@@ -9,11 +9,11 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::connection::{AgentMetadata, ServerStream};
-use crate::observe::metrics::KonnectivityAgentMetrics;
+use super::state::AgentState;
 
 /// A connected agent; it ends when dropped.
 pub(in crate::konnectivity) struct TestAgent {
-    metrics: Arc<KonnectivityAgentMetrics>,
+    state: Arc<AgentState>,
     running: JoinHandle<Result<(), String>>,
     serving: JoinHandle<()>,
 }
@@ -26,11 +26,13 @@ pub(in crate::konnectivity) async fn connect_agent(
     serving: JoinHandle<()>,
 ) -> TestAgent {
     let metadata = AgentMetadata { agent_id: id.to_owned(), identifiers: identifiers.to_owned(), token: None };
-    let stream = ServerStream::open(stream, "localhost:1", &metadata, Duration::from_secs(30)).await.unwrap();
+    let state = AgentState::new(id, identifiers);
+    let metrics = &state.metrics.streams;
+    let opened = ServerStream::open(stream, "localhost:1", &metadata, Duration::from_secs(30), metrics).await;
+    let stream = opened.unwrap();
     assert_eq!((stream.server_id.as_str(), stream.server_count), ("server", 1));
-    let metrics = Arc::<KonnectivityAgentMetrics>::default();
-    let running = spawn_local(stream.serve(Arc::new([]), metrics.clone()));
-    TestAgent { metrics, running, serving }
+    let running = spawn_local(stream.serve(Arc::new([]), state.clone()));
+    TestAgent { state, running, serving }
 }
 
 impl TestAgent {
@@ -46,7 +48,7 @@ impl TestAgent {
 
     pub(in crate::konnectivity) async fn wait_for_endpoints(&self, expected: u64) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.metrics.endpoint_connections.load(Relaxed) != expected {
+        while self.state.metrics.endpoint_connections.load(Relaxed) != expected {
             assert!(Instant::now() < deadline);
             sleep(Duration::from_millis(1)).await;
         }

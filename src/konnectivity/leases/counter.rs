@@ -1,7 +1,8 @@
 //! Counts the Leases of servers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -9,15 +10,31 @@ use serde_json::value::RawValue;
 use super::{LeaseSettings, ObservedLeases, ServerLease};
 use crate::kubeclient::Client;
 use crate::kubeclient::watch::{ReflectorHandler, WatchFailure, list_and_watch};
+use crate::observe::metrics::KonnectivityAgentMetrics;
 
 /// The Leases of servers, followed by a watch.
-#[derive(Default)]
 pub struct LeaseCounter {
     leases: RefCell<ObservedLeases>,
     reported: RefCell<Option<String>>,
+    metrics: Arc<KonnectivityAgentMetrics>,
+    /// Whether the next response is that of a watch.
+    is_watching: Cell<bool>,
+    /// Whether a list is complete, whose duration follows.
+    is_listed: Cell<bool>,
 }
 
 impl LeaseCounter {
+    /// A counter that has seen no Lease.
+    pub fn new(metrics: Arc<KonnectivityAgentMetrics>) -> LeaseCounter {
+        LeaseCounter {
+            leases: RefCell::default(),
+            reported: RefCell::default(),
+            metrics,
+            is_watching: Cell::new(false),
+            is_listed: Cell::new(false),
+        }
+    }
+
     /// Follows the Leases until the future is dropped. Needs a `LocalSet`.
     pub async fn follow(&self, client: Rc<Client>, settings: &LeaseSettings) {
         list_and_watch(client, &settings.list_path(), self).await;
@@ -38,6 +55,7 @@ impl LeaseCounter {
 
 impl ReflectorHandler for LeaseCounter {
     fn on_list_start(&self) {
+        self.is_watching.set(false);
         self.leases.borrow_mut().begin_list();
     }
 
@@ -46,6 +64,7 @@ impl ReflectorHandler for LeaseCounter {
     }
 
     fn on_synced(&self) {
+        self.is_listed.set(true);
         self.leases.borrow_mut().end_list();
         tracing::debug!(servers = self.count(), "Leases of servers were counted");
     }
@@ -60,11 +79,21 @@ impl ReflectorHandler for LeaseCounter {
         }
     }
 
-    fn on_healthy(&self, _took: Duration) {
+    fn on_healthy(&self, took: Duration) {
+        if self.is_listed.replace(false) {
+            self.metrics.lease_lists.record(200, took);
+            self.is_watching.set(true);
+        } else {
+            self.metrics.lease_watches.record(200, took);
+        }
         self.reported.borrow_mut().take();
     }
 
     fn on_error(&self, why: &WatchFailure) {
+        if let Some(status) = why.status {
+            let calls = if self.is_watching.get() { &self.metrics.lease_watches } else { &self.metrics.lease_lists };
+            calls.record(status, Duration::ZERO);
+        }
         let why = why.why.clone();
         if self.reported.borrow().as_ref() != Some(&why) {
             tracing::warn!(

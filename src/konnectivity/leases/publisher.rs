@@ -1,7 +1,8 @@
 //! Publishes the Lease of this server, and collects those that are no longer renewed.
 
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::Method;
@@ -11,6 +12,7 @@ use tokio::time::sleep;
 
 use super::{LeaseSettings, ObservedLeases, ServerLease};
 use crate::kubeclient::{ApiResponse, CallPolicy, Client};
+use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::process::{Drain, ShutdownPhase};
 
 /// `LeaseDuration` of the reference, in seconds.
@@ -21,9 +23,16 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(15);
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Renews the Lease of the server until the process drains, then deletes it, so that agents look for one server less.
-pub async fn publish_lease(client: Rc<Client>, settings: LeaseSettings, server_id: String, mut drain: Drain) {
+pub async fn publish_lease(
+    client: Rc<Client>,
+    settings: LeaseSettings,
+    server_id: String,
+    metrics: Arc<KonnectivityServerMetrics>,
+    mut drain: Drain,
+) {
     let name = format!("konnectivity-proxy-server-{server_id}");
-    let mut publisher = LeasePublisher { client, settings, server_id, name, observed: ObservedLeases::default() };
+    let observed = ObservedLeases::default();
+    let mut publisher = LeasePublisher { client, settings, server_id, name, metrics, observed };
     let mut reported = None;
     loop {
         let result = publisher.renew_and_collect().await;
@@ -46,7 +55,9 @@ pub async fn publish_lease(client: Rc<Client>, settings: LeaseSettings, server_i
             () = sleep(pause) => {}
         }
     }
-    if let Err(why) = publisher.delete(&publisher.name, None).await {
+    if let Err(why) =
+        publisher.delete(&publisher.name, None).await.and_then(|response| accept_deletion(response, false))
+    {
         tracing::warn!(lease = publisher.name, error = why, "cannot delete the Lease; it expires");
     }
 }
@@ -56,6 +67,7 @@ struct LeasePublisher {
     settings: LeaseSettings,
     server_id: String,
     name: String,
+    metrics: Arc<KonnectivityServerMetrics>,
     observed: ObservedLeases,
 }
 
@@ -105,7 +117,10 @@ impl LeasePublisher {
 
     /// Deletes the Leases of servers that do not renew them.
     async fn collect(&mut self) -> Result<(), String> {
-        let response = succeeded(self.call(Method::GET, &self.settings.list_path(), None).await?)?;
+        let began = Instant::now();
+        let response = self.call(Method::GET, &self.settings.list_path(), None).await?;
+        self.metrics.lease_lists.record(response.status, began.elapsed());
+        let response = succeeded(response)?;
         let list: LeaseList =
             serde_json::from_slice(&response.body).map_err(|error| format!("the Leases cannot be read: {error}"))?;
         self.observed.begin_list();
@@ -113,29 +128,41 @@ impl LeasePublisher {
         self.observed.end_list();
         for (name, version) in self.observed.expired() {
             // Only if it was not renewed in the meantime.
-            self.delete(&name, Some(&version)).await?;
+            let began = Instant::now();
+            let response = self.delete(&name, Some(&version)).await?;
+            self.metrics.lease_deletions.record(response.status, began.elapsed());
+            let is_deleted = response.is_success();
+            accept_deletion(response, true)?;
+            if !is_deleted {
+                continue;
+            }
+            self.metrics.record_culled_lease();
             tracing::info!(lease = name, "the Lease of a server that no longer renews it was deleted");
         }
         Ok(())
     }
 
-    async fn delete(&self, name: &str, version: Option<&str>) -> Result<(), String> {
+    async fn delete(&self, name: &str, version: Option<&str>) -> Result<ApiResponse, String> {
         let options = version.map(|version| {
             json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version}})
         });
         let path = format!("{}/{name}", self.settings.path());
-        let response = self.call(Method::DELETE, &path, options.as_ref()).await?;
-        match response.status {
-            404 => Ok(()),
-            409 if version.is_some() => Ok(()),
-            _ => succeeded(response).map(drop),
-        }
+        self.call(Method::DELETE, &path, options.as_ref()).await
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<ApiResponse, String> {
         let body = body.map(|body| Bytes::from(body.to_string()));
         let policy = CallPolicy::within(Duration::from_secs(5));
         self.client.call(method, path, body, policy, |_, _| {}).await.map_err(|error| error.to_string())
+    }
+}
+
+/// Whether the Lease is gone. With a precondition it may also have been renewed.
+fn accept_deletion(response: ApiResponse, is_conditional: bool) -> Result<(), String> {
+    match response.status {
+        404 => Ok(()),
+        409 if is_conditional => Ok(()),
+        _ => succeeded(response).map(drop),
     }
 }
 

@@ -11,6 +11,7 @@
 mod state;
 mod tunnel;
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,9 +23,12 @@ use h2::SendStream;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::recent_failures::shorten;
+use super::report::{StalledTunnelReport, format_age};
+use super::stream_counter::StreamCounter;
 use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
-pub(super) use state::TunnelCount;
-use state::{MultiplexerState, TunnelState};
+use crate::observe::metrics::{StreamMetrics, StreamSegment};
+use state::{MultiplexerState, StalledTunnel, TunnelState};
 pub(super) use tunnel::{MultiplexedTunnel, TunnelEvent};
 
 /// Window of each tunnel between a server and an agent of this project, in bytes.
@@ -33,6 +37,8 @@ pub(super) const WINDOW_BYTES: i64 = 4 << 20;
 const MAX_INCOMING_BYTES: usize = 8 << 20;
 /// How long the reader of a full queue may take nothing before its tunnel is closed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long data waits before the status calls its tunnel stalled.
+const STALL_REPORT_TIME: Duration = Duration::from_secs(5);
 /// Data of a tunnel that waits for the stream, in bytes.
 const MAX_OUTGOING_BYTES: usize = 128 << 10;
 /// Maximum data of a packet, in bytes.
@@ -80,18 +86,26 @@ pub(super) enum Received {
 }
 
 impl TunnelMultiplexer {
-    pub(super) fn new(side: StreamSide, windows: Option<TunnelWindows>) -> Arc<TunnelMultiplexer> {
-        Arc::new(TunnelMultiplexer { side, windows, state: Mutex::default() })
+    pub(super) fn new(
+        side: StreamSide,
+        windows: Option<TunnelWindows>,
+        metrics: &Arc<StreamMetrics>,
+    ) -> Arc<TunnelMultiplexer> {
+        let counter = match side {
+            StreamSide::Server => StreamCounter::of_server(metrics, StreamSegment::ToAgent),
+            StreamSide::Agent => StreamCounter::of_agent(metrics, StreamSegment::FromAgent),
+        };
+        Arc::new(TunnelMultiplexer { side, windows, state: Mutex::new(MultiplexerState::new(counter)) })
     }
 
-    /// Adds the tunnel of `connection`. Data may arrive for it from now on. `None` if the id is 0 or in use.
-    pub(super) fn open(self: &Arc<Self>, connection: i64) -> Option<MultiplexedTunnel> {
+    /// Adds the tunnel of `connection` to the target at `address`. Data may arrive for it from now on. `None` if the id is 0 or in use.
+    pub(super) fn open(self: &Arc<Self>, connection: i64, address: &str) -> Option<MultiplexedTunnel> {
         let window = self.windows.map_or(i64::MAX, |windows| windows.send);
         let mut state = self.state.lock();
         if connection == 0 || state.tunnels.contains_key(&connection) {
             return None;
         }
-        let mut tunnel = TunnelState::new(window);
+        let mut tunnel = TunnelState::new(window, shorten(address));
         if state.is_closed {
             tunnel.closed = Some(String::new());
         }
@@ -102,12 +116,13 @@ impl TunnelMultiplexer {
 
     /// Sends a packet without data.
     pub(super) fn send(&self, packet: &Packet) {
-        self.state.lock().push_control(packet.encode_frame());
+        self.state.lock().push_control(packet);
     }
 
     /// Puts data of the peer into the queue of its tunnel.
     pub(super) fn receive(&self, connection: i64, data: Bytes) -> Received {
         let mut state = self.state.lock();
+        state.received_bytes += data.len() as u64;
         let Some(tunnel) = state.tunnels.get_mut(&connection) else {
             let is_closing = state.closing.contains(&connection);
             return if is_closing { Received::Taken } else { Received::UnknownConnection };
@@ -196,9 +211,55 @@ impl TunnelMultiplexer {
         self.state.lock().close();
     }
 
-    /// Open tunnels, and how many of them wait for a reader.
-    pub(super) fn count(&self) -> TunnelCount {
-        self.state.lock().count()
+    /// Number of open tunnels.
+    pub(super) fn open_tunnels(&self) -> usize {
+        self.state.lock().open_tunnels()
+    }
+
+    /// Number of tunnels whose data waits for a reader, in one direction or in both.
+    pub(super) fn count_stalled(&self) -> usize {
+        let stalled = self.state.lock().stalled_tunnels();
+        stalled.iter().map(|tunnel| tunnel.connection).collect::<HashSet<_>>().len()
+    }
+
+    /// Number of tunnels whose queue from the peer is full, and of those whose queue for the peer is.
+    pub(super) fn count_full(&self) -> [usize; 2] {
+        let limit = self.windows.map_or(MAX_INCOMING_BYTES as i64, |windows| windows.receive);
+        self.state.lock().count_full(limit)
+    }
+
+    /// Data sent to and received from the peer.
+    pub(super) fn transferred_bytes(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.sent_bytes, state.received_bytes)
+    }
+
+    /// Whether each tunnel has a window in both directions.
+    pub(super) fn has_windows(&self) -> bool {
+        self.windows.is_some()
+    }
+
+    /// The stalled tunnels for the status. `peer` is the id of the other side.
+    pub(super) fn report_stalled(&self, peer: &str) -> Vec<StalledTunnelReport> {
+        let (here, there) = match self.side {
+            StreamSide::Server => ("client", "target"),
+            StreamSide::Agent => ("target", "client"),
+        };
+        let describe = |tunnel: StalledTunnel| StalledTunnelReport {
+            peer: peer.to_owned(),
+            connection: tunnel.connection,
+            address: tunnel.address,
+            waits_for: match tunnel.is_incoming {
+                true => here,
+                false if self.has_windows() => there,
+                false => "peer",
+            }
+            .to_owned(),
+            bytes: tunnel.bytes as u64,
+            since: format_age(tunnel.age),
+        };
+        let stalled = self.state.lock().stalled_tunnels();
+        stalled.into_iter().map(describe).collect()
     }
 
     /// Closes a tunnel from this side, at once.
@@ -209,7 +270,7 @@ impl TunnelMultiplexer {
         tunnel.is_close_sent = true;
         let packet = self.close_packet(connection, why);
         state.closing.insert(connection);
-        state.push_control(packet.encode_frame());
+        state.push_control(&packet);
     }
 
     fn close_packet(&self, connection: i64, error: &str) -> Packet {
@@ -239,7 +300,10 @@ impl TunnelMultiplexer {
     /// Writes packets until the stream is closed or fails.
     pub(super) async fn write(&self, send: &mut SendStream<PacketFrame>) -> Result<(), h2::Error> {
         while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
-            send_frame(send, frame).await?;
+            if let Err(error) = send_frame(send, frame).await {
+                self.state.lock().counter.record_error(&error);
+                return Err(error);
+            }
         }
         Ok(())
     }

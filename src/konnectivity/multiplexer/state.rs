@@ -2,15 +2,19 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA};
+use super::{MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, STALL_REPORT_TIME};
+use crate::egress::proxy::konnectivity::Packet;
+use crate::konnectivity::stream_counter::StreamCounter;
 
 /// The state of a stream, under its lock.
-#[derive(Default)]
 pub(super) struct MultiplexerState {
+    /// Metrics of what is sent to the peer.
+    pub(super) counter: StreamCounter,
     /// Framed packets without data; they are sent before data.
     pub(super) control: VecDeque<Bytes>,
     /// By connection id.
@@ -21,16 +25,23 @@ pub(super) struct MultiplexerState {
     pub(super) closing: HashSet<i64>,
     pub(super) stream_writer: Option<Waker>,
     pub(super) is_closed: bool,
+    /// Data sent to and received from the peer.
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
 }
 
 /// The queues of one tunnel.
 pub(super) struct TunnelState {
+    /// Address of the target.
+    address: Box<str>,
     /// Data for the peer.
     outgoing: VecDeque<Bytes>,
     outgoing_bytes: usize,
     /// What the peer still accepts, in bytes.
     send_window: i64,
     has_turn: bool,
+    /// When data was last sent.
+    last_sent: Instant,
     /// Data from the peer.
     incoming: VecDeque<Bytes>,
     pub(super) incoming_bytes: usize,
@@ -52,21 +63,39 @@ pub(super) struct TunnelState {
     pub(super) receive_loop: Option<Waker>,
 }
 
-/// Number of tunnels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::konnectivity) struct TunnelCount {
-    /// Open tunnels.
-    pub(in crate::konnectivity) open: usize,
-    /// Tunnels with data that their reader has not taken.
-    pub(in crate::konnectivity) unread: usize,
+/// A tunnel whose data waits for a reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StalledTunnel {
+    pub(super) connection: i64,
+    pub(super) address: String,
+    /// Whether it waits for this side's socket, and not for the peer.
+    pub(super) is_incoming: bool,
+    pub(super) bytes: usize,
+    /// How long nothing was read.
+    pub(super) age: Duration,
 }
 
 impl MultiplexerState {
-    pub(super) fn push_control(&mut self, packet: Bytes) {
+    pub(super) fn new(counter: StreamCounter) -> MultiplexerState {
+        MultiplexerState {
+            counter,
+            control: VecDeque::new(),
+            tunnels: HashMap::new(),
+            turns: VecDeque::new(),
+            closing: HashSet::new(),
+            stream_writer: None,
+            is_closed: false,
+            sent_bytes: 0,
+            received_bytes: 0,
+        }
+    }
+
+    pub(super) fn push_control(&mut self, packet: &Packet) {
         if self.is_closed {
             return;
         }
-        self.control.push_back(packet);
+        self.counter.record(packet);
+        self.control.push_back(packet.encode_frame());
         if self.control.len() > MAX_CONTROL_PACKETS {
             self.close();
         }
@@ -78,6 +107,10 @@ impl MultiplexerState {
         let Some(tunnel) = self.tunnels.get_mut(&connection).filter(|tunnel| tunnel.closed.is_none()) else {
             return false;
         };
+        if tunnel.outgoing.is_empty() {
+            // There was nothing to send before.
+            tunnel.last_sent = Instant::now();
+        }
         tunnel.outgoing_bytes += data.len();
         tunnel.outgoing.push_back(data);
         self.give_turn(connection);
@@ -109,6 +142,8 @@ impl MultiplexerState {
             let data = tunnel.next_outgoing();
             self.give_turn(connection);
             if let Some(data) = data {
+                self.sent_bytes += data.len() as u64;
+                self.counter.record_data();
                 return Some((connection, data));
             }
         }
@@ -125,12 +160,36 @@ impl MultiplexerState {
         self.wake_stream_writer();
     }
 
-    pub(super) fn count(&self) -> TunnelCount {
-        let open = self.tunnels.values().filter(|tunnel| tunnel.closed.is_none());
-        open.fold(TunnelCount::default(), |count, tunnel| TunnelCount {
-            open: count.open + 1,
-            unread: count.unread + usize::from(!tunnel.incoming.is_empty()),
-        })
+    pub(super) fn open_tunnels(&self) -> usize {
+        self.tunnels.values().filter(|tunnel| tunnel.closed.is_none()).count()
+    }
+
+    /// Number of tunnels whose queue from the peer is full, and of those whose queue for the peer is. `receive_limit` is
+    /// where the first is full.
+    pub(super) fn count_full(&self, receive_limit: i64) -> [usize; 2] {
+        let open = || self.tunnels.values().filter(|tunnel| tunnel.closed.is_none());
+        let incoming = open().filter(|tunnel| tunnel.unreported_bytes() >= receive_limit).count();
+        [incoming, open().filter(|tunnel| !tunnel.has_outgoing_room()).count()]
+    }
+
+    /// Open tunnels whose data waits for [`STALL_REPORT_TIME`].
+    pub(super) fn stalled_tunnels(&self) -> Vec<StalledTunnel> {
+        let open = self.tunnels.iter().filter(|(_, tunnel)| tunnel.closed.is_none());
+        let stalled = open.flat_map(|(connection, tunnel)| {
+            let queues = [
+                (true, tunnel.incoming_bytes, tunnel.last_taken.elapsed()),
+                (false, tunnel.outgoing_bytes, tunnel.last_sent.elapsed()),
+            ];
+            let waiting = queues.into_iter().filter(|(_, bytes, age)| *bytes > 0 && *age >= STALL_REPORT_TIME);
+            waiting.map(|(is_incoming, bytes, age)| StalledTunnel {
+                connection: *connection,
+                address: tunnel.address.to_string(),
+                is_incoming,
+                bytes,
+                age,
+            })
+        });
+        stalled.collect()
     }
 
     fn wake_stream_writer(&mut self) {
@@ -141,12 +200,14 @@ impl MultiplexerState {
 }
 
 impl TunnelState {
-    pub(super) fn new(send_window: i64) -> TunnelState {
+    pub(super) fn new(send_window: i64, address: &str) -> TunnelState {
         TunnelState {
+            address: address.into(),
             outgoing: VecDeque::new(),
             outgoing_bytes: 0,
             send_window,
             has_turn: false,
+            last_sent: Instant::now(),
             incoming: VecDeque::new(),
             incoming_bytes: 0,
             taken_bytes: 0,
@@ -202,6 +263,7 @@ impl TunnelState {
             self.send_window -= data.len() as i64;
         }
         self.outgoing_bytes -= data.len();
+        self.last_sent = Instant::now();
         if self.outgoing.is_empty() && self.outgoing.capacity() > 8 {
             self.outgoing = VecDeque::new();
         }

@@ -63,7 +63,7 @@ impl MultiplexedTunnel {
         if let Some((data, increment)) = tunnel.take_incoming(window) {
             if let Some(increment) = increment {
                 let update = Packet::WindowUpdate { connection: self.connection, increment };
-                state.push_control(update.encode_frame());
+                state.push_control(&update);
             }
             return Poll::Ready(TunnelEvent::Data(data));
         }
@@ -149,7 +149,7 @@ impl MultiplexedTunnel {
             && !std::mem::replace(&mut tunnel.is_close_sent, true)
         {
             let packet = self.multiplexer.close_packet(self.connection, error);
-            state.push_control(packet.encode_frame());
+            state.push_control(&packet);
         }
     }
 }
@@ -168,7 +168,7 @@ impl Drop for MultiplexedTunnel {
                 state.closing.insert(self.connection);
             }
             let packet = self.multiplexer.close_packet(self.connection, "");
-            state.push_control(packet.encode_frame());
+            state.push_control(&packet);
         }
     }
 }

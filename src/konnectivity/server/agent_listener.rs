@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::SendResponse;
+use http::header::USER_AGENT;
 use http::{HeaderMap, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::agent_identifiers::AgentIdentifiers;
-use super::backend::Backend;
+use super::backend::{AgentDescription, Backend};
 use super::grpc_response::{self, GrpcStatus};
 use super::service::KonnectivityServer;
 use crate::egress::proxy::konnectivity::TUNNEL_WINDOW;
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{PacketFrame, TunnelWindows, WINDOW_BYTES};
 use crate::konnectivity::packet_reader::PacketReader;
+use crate::konnectivity::recent_failures::shorten;
+use crate::konnectivity::stream_counter::StreamCounter;
+use crate::observe::metrics::StreamSegment;
 
 /// Path of the call.
 const CONNECT_PATH: &str = "/AgentService/Connect";
@@ -32,6 +36,8 @@ pub(super) const MAX_FRAME_BYTES: u32 = 72 << 10;
 const MAX_STREAMS: u32 = 16;
 /// Maximum length of a call's metadata.
 pub(super) const MAX_METADATA_BYTES: u32 = 64 << 10;
+/// Time for the calls of a lost connection to end.
+const CALLS_END_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_AGENT_ID_BYTES: usize = 4 << 10;
 
 /// Serves the connection of an agent until it ends.
@@ -49,13 +55,13 @@ where
     let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if is_violation(&error) => {
+            server.record_refused_connection("agent", remote, &format!("no HTTP/2: {error}"));
             return tracing::warn!(%remote, %error, "connection of an agent closed: it is no HTTP/2");
         }
         Ok(Err(error)) => return tracing::debug!(%remote, %error, "connection of an agent failed"),
         Err(_) => return tracing::debug!(%remote, "connection of an agent sends no HTTP/2 preface"),
     };
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.keepalive));
-    // Dropped with the connection: the streams are over then.
     let mut calls = JoinSet::new();
     loop {
         tokio::select! {
@@ -79,6 +85,15 @@ where
             Some(_) = calls.join_next() => {}
         }
     }
+    drop(connection);
+    end_calls(calls).await;
+}
+
+/// Waits for the calls of a connection that was dropped: each finds out, and says why it ended. What still waits for
+/// something else is aborted.
+pub(super) async fn end_calls(mut calls: JoinSet<()>) {
+    let ended = async { while calls.join_next().await.is_some() {} };
+    let _ = timeout(CALLS_END_TIMEOUT, ended).await;
 }
 
 /// Whether the peer is to blame, and not the network.
@@ -102,10 +117,11 @@ async fn serve_call(
         }
         read_metadata(request.headers())
     };
-    let (agent_id, identifiers, windows) = match metadata.await {
-        Ok(metadata) => metadata,
+    let agent = match metadata.await {
+        Ok(agent) => agent,
         Err(message) => {
             tracing::warn!(%remote, "agent refused: {message}");
+            server.record_refused_connection("agent", remote, &message);
             return grpc_response::refuse(&mut respond, GrpcStatus::Unknown, &message);
         }
     };
@@ -113,16 +129,17 @@ async fn serve_call(
         ("serverid", server.settings.server_id.clone()),
         ("servercount", server.settings.server_count.to_string()),
     ];
-    if windows.is_some() {
+    if agent.windows.is_some() {
         metadata.push((TUNNEL_WINDOW, WINDOW_BYTES.to_string()));
     }
     let Ok(mut send) = grpc_response::send_head(&mut respond, &metadata) else { return };
-    let backend = Arc::new(Backend::new(agent_id, identifiers, remote, windows));
+    let backend = Arc::new(Backend::new(agent, remote, server.metrics.clone()));
     let _open = server.count_agent_stream();
     server.backends.add(backend.clone());
     let registered = RegisteredBackend { server: &server, backend: &backend };
     tracing::info!(agent = backend.agent_id, %remote, "agent connected");
-    let mut reader = PacketReader::new(request.into_body());
+    let counter = StreamCounter::of_server(&server.metrics.streams, StreamSegment::FromAgent);
+    let mut reader = PacketReader::counted(request.into_body(), counter);
     let ended = tokio::select! {
         received = backend.receive(&mut reader) => received,
         written = backend.multiplexer.write(&mut send) => match written {
@@ -138,8 +155,7 @@ async fn serve_call(
     grpc_response::finish(&mut send);
 }
 
-/// The id, the identifiers and the windows of an agent.
-fn read_metadata(headers: &HeaderMap) -> Result<(String, AgentIdentifiers, Option<TunnelWindows>), String> {
+fn read_metadata(headers: &HeaderMap) -> Result<AgentDescription, String> {
     let values = |name: &str| -> Vec<String> {
         headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     };
@@ -148,7 +164,8 @@ fn read_metadata(headers: &HeaderMap) -> Result<(String, AgentIdentifiers, Optio
         Ok([id]) => return Err(format!("the agent ID has {} bytes, the most are {MAX_AGENT_ID_BYTES}", id.len())),
         Err(ids) => return Err(format!("expected one agent ID in the context, got [{}]", ids.join(" "))),
     };
-    let identifiers = match values("agentidentifiers").as_slice() {
+    let announced = values("agentidentifiers");
+    let identifiers = match announced.as_slice() {
         [] => AgentIdentifiers::default(),
         [text] => AgentIdentifiers::parse(text).map_err(|invalid| invalid.to_string())?,
         several => {
@@ -160,7 +177,13 @@ fn read_metadata(headers: &HeaderMap) -> Result<(String, AgentIdentifiers, Optio
     };
     let send = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());
     let windows = send.filter(|send| *send > 0).map(|send| TunnelWindows { send, receive: WINDOW_BYTES });
-    Ok((agent_id, identifiers, windows))
+    Ok(AgentDescription {
+        agent_id,
+        identifiers,
+        identifiers_text: shorten(&announced.concat()).to_owned(),
+        program: shorten(&values(USER_AGENT.as_str()).concat()).to_owned(),
+        windows,
+    })
 }
 
 /// Removes a backend and ends its tunnels, however its task ends.

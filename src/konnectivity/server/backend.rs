@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -13,14 +13,32 @@ use super::agent_identifiers::AgentIdentifiers;
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, Received, StreamSide, TunnelMultiplexer, TunnelWindows};
 use crate::konnectivity::packet_reader::PacketReader;
+use crate::konnectivity::recent_failures::shorten;
+use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, format_age, format_time};
+use crate::observe::metrics::{KonnectivityDialFailure, KonnectivityServerMetrics};
+
+/// What an agent tells of itself.
+pub(super) struct AgentDescription {
+    pub(super) agent_id: String,
+    pub(super) identifiers: AgentIdentifiers,
+    /// The identifiers as announced.
+    pub(super) identifiers_text: String,
+    /// Its user agent.
+    pub(super) program: String,
+    pub(super) windows: Option<TunnelWindows>,
+}
 
 /// The stream of one agent.
 pub(super) struct Backend {
     pub(super) agent_id: String,
     pub(super) identifiers: AgentIdentifiers,
-    pub(super) remote: SocketAddr,
-    pub(super) connected: SystemTime,
+    /// As announced.
+    identifiers_text: String,
+    program: String,
+    remote: SocketAddr,
+    connected: SystemTime,
     pub(super) multiplexer: Arc<TunnelMultiplexer>,
+    metrics: Arc<KonnectivityServerMetrics>,
     pending: Mutex<PendingDials>,
     is_draining: AtomicBool,
 }
@@ -29,8 +47,14 @@ pub(super) struct Backend {
 #[derive(Default)]
 struct PendingDials {
     last_id: i64,
-    waiting: HashMap<i64, oneshot::Sender<Result<MultiplexedTunnel, String>>>,
+    waiting: HashMap<i64, UnansweredDial>,
     is_lost: bool,
+}
+
+struct UnansweredDial {
+    address: Box<str>,
+    began: Instant,
+    response: oneshot::Sender<Result<MultiplexedTunnel, String>>,
 }
 
 /// Why a dial failed.
@@ -48,21 +72,33 @@ pub(super) enum TunnelDialFailure {
     Timeout,
 }
 
+impl TunnelDialFailure {
+    /// The failure as text, for the status.
+    pub(super) fn describe(&self) -> &str {
+        match self {
+            TunnelDialFailure::Draining => "the server is shutting down",
+            TunnelDialFailure::NoAgent => "No agent available",
+            TunnelDialFailure::Agent(text) => text,
+            TunnelDialFailure::AgentLost => "the connection to the agent is lost",
+            TunnelDialFailure::Timeout => "timed out waiting for backend dial",
+        }
+    }
+}
+
 impl Backend {
-    pub(super) fn new(
-        agent_id: String,
-        identifiers: AgentIdentifiers,
-        remote: SocketAddr,
-        windows: Option<TunnelWindows>,
-    ) -> Backend {
+    pub(super) fn new(agent: AgentDescription, remote: SocketAddr, metrics: Arc<KonnectivityServerMetrics>) -> Backend {
+        let AgentDescription { agent_id, identifiers, identifiers_text, program, windows } = agent;
         // Ids are this server's own: clients cannot guess or collide with those of others.
         let last_id = i64::from(fastrand::u32(..)) << 16;
         Backend {
             agent_id,
             identifiers,
+            identifiers_text,
+            program,
             remote,
             connected: SystemTime::now(),
-            multiplexer: TunnelMultiplexer::new(StreamSide::Server, windows),
+            multiplexer: TunnelMultiplexer::new(StreamSide::Server, windows, &metrics.streams),
+            metrics,
             pending: Mutex::new(PendingDials { last_id, ..PendingDials::default() }),
             is_draining: AtomicBool::new(false),
         }
@@ -76,18 +112,54 @@ impl Backend {
         self.pending.lock().waiting.len()
     }
 
+    /// The oldest dials without a response.
+    pub(super) fn report_pending(&self) -> Vec<PendingDialReport> {
+        let mut dials: Vec<_> = {
+            let pending = self.pending.lock();
+            pending.waiting.values().map(|dial| (dial.began, dial.address.to_string())).collect()
+        };
+        dials.sort();
+        dials.truncate(MAX_LISTED);
+        let describe = |(began, address): (Instant, String)| PendingDialReport {
+            agent_id: self.agent_id.clone(),
+            address,
+            since: format_age(began.elapsed()),
+        };
+        dials.into_iter().map(describe).collect()
+    }
+
+    /// The agent for the status, but for its stalled tunnels.
+    pub(super) fn report(&self) -> ConnectedAgentReport {
+        let (bytes_to_agent, bytes_from_agent) = self.multiplexer.transferred_bytes();
+        ConnectedAgentReport {
+            agent_id: self.agent_id.clone(),
+            identifiers: self.identifiers_text.clone(),
+            program: self.program.clone(),
+            remote: self.remote.to_string(),
+            since: format_time(self.connected),
+            draining: self.is_draining(),
+            flow_control: self.multiplexer.has_windows(),
+            tunnels: self.multiplexer.open_tunnels(),
+            stalled_tunnels: self.multiplexer.count_stalled(),
+            pending_dials: self.pending_dials(),
+            bytes_to_agent,
+            bytes_from_agent,
+        }
+    }
+
     /// Requests a connection. Dropped before the response, the dial is canceled, and a connection that the agent still
     /// makes is closed.
     pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, TunnelDialFailure> {
         let (sender, response) = oneshot::channel();
+        let pending = UnansweredDial { address: shorten(address).into(), began: Instant::now(), response: sender };
         let random = {
-            let mut pending = self.pending.lock();
-            if pending.is_lost {
+            let mut dials = self.pending.lock();
+            if dials.is_lost {
                 return Err(TunnelDialFailure::AgentLost);
             }
-            pending.last_id = (pending.last_id + 1) & i64::MAX;
-            let random = pending.last_id;
-            pending.waiting.insert(random, sender);
+            dials.last_id = (dials.last_id + 1) & i64::MAX;
+            let random = dials.last_id;
+            dials.waiting.insert(random, pending);
             random
         };
         let canceled = CanceledOnDrop { backend: self, random };
@@ -122,7 +194,7 @@ impl Backend {
                 Packet::CloseDial { random } => {
                     let waiting = self.pending.lock().waiting.remove(&random);
                     if let Some(waiting) = waiting {
-                        let _ = waiting.send(Err("the agent canceled the dial".to_owned()));
+                        let _ = waiting.response.send(Err("the agent canceled the dial".to_owned()));
                     }
                 }
                 Packet::Drain => {
@@ -141,19 +213,20 @@ impl Backend {
         let waiting = self.pending.lock().waiting.remove(&random);
         let Some(waiting) = waiting else {
             // Canceled meanwhile.
+            self.metrics.record_dial_failure(KonnectivityDialFailure::UnrecognizedResponse);
             if connection != 0 {
                 self.multiplexer.send(&Packet::CloseRequest { connection });
             }
             return;
         };
         // The tunnel exists before the next packet is read, which may be its data.
-        let result = match self.multiplexer.open(connection) {
+        let result = match self.multiplexer.open(connection, &waiting.address) {
             _ if !error.is_empty() => Err(error),
             Some(tunnel) => Ok(tunnel),
             None => Err(format!("the agent names an invalid connection {connection}")),
         };
         // If nobody waits any more, the tunnel is dropped and so closed.
-        let _ = waiting.send(result);
+        let _ = waiting.response.send(result);
     }
 
     /// Ends all tunnels and dials: the stream is over.

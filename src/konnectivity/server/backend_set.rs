@@ -1,7 +1,6 @@
 //! The connected agents, and which of them serves a destination (`--proxy-strategies`).
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -23,27 +22,6 @@ pub enum ProxyStrategy {
 /// The streams of all agents, in the order of their registration.
 #[derive(Default)]
 pub(super) struct BackendSet(Mutex<Vec<Arc<Backend>>>);
-
-/// An agent, for the status.
-#[derive(Clone, Debug, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BackendReport {
-    /// Id of the agent.
-    pub agent_id: String,
-    /// Address of its connection.
-    pub remote: String,
-    /// When it connected.
-    #[serde(skip)]
-    pub connected: Option<SystemTime>,
-    /// Whether it accepts no further dials.
-    pub draining: bool,
-    /// Open tunnels.
-    pub tunnels: usize,
-    /// Tunnels with data that their client has not read.
-    pub unread_tunnels: usize,
-    /// Dials without a response.
-    pub pending_dials: usize,
-}
 
 impl ProxyStrategy {
     /// Parses a name of `--proxy-strategies`.
@@ -109,22 +87,6 @@ impl BackendSet {
 
     pub(super) fn all(&self) -> Vec<Arc<Backend>> {
         self.0.lock().clone()
-    }
-
-    pub(super) fn report(&self) -> Vec<BackendReport> {
-        let describe = |backend: Arc<Backend>| {
-            let tunnels = backend.multiplexer.count();
-            BackendReport {
-                agent_id: backend.agent_id.clone(),
-                remote: backend.remote.to_string(),
-                connected: Some(backend.connected),
-                draining: backend.is_draining(),
-                tunnels: tunnels.open,
-                unread_tunnels: tunnels.unread,
-                pending_dials: backend.pending_dials(),
-            }
-        };
-        self.all().into_iter().map(describe).collect()
     }
 }
 

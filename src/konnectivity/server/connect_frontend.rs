@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::backend::TunnelDialFailure;
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
+use crate::observe::metrics::KonnectivityDialFailure;
 
 /// Time for a client to send its request head, as ReadHeaderTimeout of the reference.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -93,12 +94,14 @@ where
     };
     if socket.write_all(b"HTTP/1.1 200 Connection Established\r\n\r\n").await.is_err() || socket.flush().await.is_err()
     {
+        server.metrics.record_dial_failure(KonnectivityDialFailure::SendResponse);
         return ConnectEnd::Closed;
     }
+    let _timer = server.time_connection();
     let early = early.freeze();
     tunnel.send(if early.len() < 1024 { Bytes::copy_from_slice(&early) } else { early });
     let mut socket = SharedSocket::new(socket);
-    match relay(&socket, &tunnel, AfterEnd::Linger(LINGER)).await {
+    match relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |took| server.metrics.record_frontend_write(took)).await {
         RelayEnd::Finished => {
             let _ = timeout(LINGER, socket.shutdown()).await;
             ConnectEnd::Closed

@@ -15,15 +15,16 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES, is_violation};
+use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES, end_calls, is_violation};
 use super::authority_rewriter::AuthorityRewriter;
-use super::backend::TunnelDialFailure;
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, encode_data_head};
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, PacketFrame, TunnelEvent, send_frame};
 use crate::konnectivity::packet_reader::{PacketReadError, PacketReader};
+use crate::konnectivity::stream_counter::StreamCounter;
+use crate::observe::metrics::{KonnectivityDialFailure, StreamSegment};
 
 /// Path of the call.
 const PROXY_PATH: &str = "/ProxyService/Proxy";
@@ -70,7 +71,6 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.frontend_keepalive));
-    // Dropped with the connection: the streams are over then.
     let mut calls = JoinSet::new();
     loop {
         tokio::select! {
@@ -94,6 +94,8 @@ where
             Some(_) = calls.join_next() => {}
         }
     }
+    drop(connection);
+    end_calls(calls).await;
 }
 
 async fn serve_call(
@@ -111,7 +113,11 @@ async fn serve_call(
         .is_some_and(|agent| String::from_utf8_lossy(agent.as_bytes()).contains("grpc-go/"));
     let Ok(send) = grpc_response::send_head(&mut respond, &[]) else { return };
     let _open = server.count_frontend(FrontendKind::Grpc);
-    let mut call = ProxyCall { server: &server, reader: PacketReader::new(request.into_body()), send, is_reference };
+    let streams = &server.metrics.streams;
+    let from_client = StreamCounter::of_server(streams, StreamSegment::FromClient);
+    let reader = PacketReader::counted(request.into_body(), from_client);
+    let counter = StreamCounter::of_server(streams, StreamSegment::ToClient);
+    let mut call = ProxyCall { server: &server, reader, send, counter, is_reference };
     match call.serve().await {
         Ok(()) => grpc_response::finish(&mut call.send),
         Err(CallBroken::Invalid(invalid)) => {
@@ -151,6 +157,8 @@ struct ProxyCall<'s> {
     server: &'s KonnectivityServer,
     reader: PacketReader,
     send: SendStream<PacketFrame>,
+    /// Metrics of what is sent to the client.
+    counter: StreamCounter,
     is_reference: bool,
 }
 
@@ -183,7 +191,12 @@ impl ProxyCall<'_> {
     }
 
     async fn respond(&mut self, packet: &Packet) -> Result<(), CallBroken> {
-        send_frame(&mut self.send, control_frame(packet.encode_frame())).await.map_err(|_| CallBroken::Stream)
+        self.counter.record(packet);
+        let sent = send_frame(&mut self.send, control_frame(packet.encode_frame())).await;
+        sent.map_err(|error| {
+            self.counter.record_error(&error);
+            CallBroken::Stream
+        })
     }
 
     /// Reads until the client ends the call.
@@ -215,25 +228,25 @@ impl ProxyCall<'_> {
         };
         let (connection, error, tunnel) = match dialed {
             Ok(tunnel) => (tunnel.connection(), String::new(), Some(tunnel)),
-            Err(TunnelDialFailure::Draining) => (0, "the server is shutting down".to_owned(), None),
-            Err(TunnelDialFailure::NoAgent) => (0, "No agent available".to_owned(), None),
-            Err(TunnelDialFailure::Agent(text)) => (0, text, None),
-            Err(TunnelDialFailure::AgentLost) => (0, "the connection to the agent is lost".to_owned(), None),
-            Err(TunnelDialFailure::Timeout) => (0, "timed out waiting for backend dial".to_owned(), None),
+            Err(failure) => (0, failure.describe().to_owned(), None),
         };
-        self.respond(&Packet::DialResponse { error, connection, random }).await?;
-        Ok(tunnel)
+        let sent = self.respond(&Packet::DialResponse { error, connection, random }).await;
+        if sent.is_err() && tunnel.is_some() {
+            server.metrics.record_dial_failure(KonnectivityDialFailure::SendResponse);
+        }
+        sent.map(|()| tunnel)
     }
 
     /// Relays packets between the client and its tunnel until the client ends the call.
     async fn relay(&mut self, tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
+        let _timer = self.server.time_connection();
         let registered = Notify::new();
         if !self.is_reference {
             registered.notify_one();
         }
         let ended = {
             let to_agent = relay_to_agent(&mut self.reader, &tunnel, &registered);
-            let to_client = relay_to_client(&mut self.send, &tunnel, &registered);
+            let to_client = relay_to_client(self.server, &self.counter, &mut self.send, &tunnel, &registered);
             tokio::select! {
                 ended = to_agent => ended?,
                 ended = to_client => ended?,
@@ -341,6 +354,8 @@ async fn relay_to_agent(
 }
 
 async fn relay_to_client(
+    server: &KonnectivityServer,
+    counter: &StreamCounter,
     send: &mut SendStream<PacketFrame>,
     tunnel: &MultiplexedTunnel,
     registered: &Notify,
@@ -351,7 +366,13 @@ async fn relay_to_client(
         match tunnel.event().await {
             TunnelEvent::Data(data) => {
                 let head = Bytes::from(encode_data_head(tunnel.connection(), data.len(), 0));
-                send_frame(send, head.chain(data)).await.map_err(|_| CallBroken::Stream)?;
+                counter.record_data();
+                let began = Instant::now();
+                if let Err(error) = send_frame(send, head.chain(data)).await {
+                    counter.record_error(&error);
+                    return Err(CallBroken::Stream);
+                }
+                server.metrics.record_frontend_write(began.elapsed());
             }
             // Clients have no half-close: what they send is relayed until the connection is closed.
             TunnelEvent::WriteClosed => return Ok(ClientEnd::Closed(String::new())),

@@ -15,7 +15,7 @@ pub use crate::konnectivity::relay::{PeerEnd, PeerState};
 pub use agent_identifiers::{AgentIdentifiers, InvalidIdentifiers};
 pub use agent_listener::serve_agent_connection;
 pub use agent_token::AgentTokens;
-pub use backend_set::{BackendReport, ProxyStrategy};
+pub use backend_set::ProxyStrategy;
 pub use connect_frontend::{ConnectEnd, serve_connect_frontend};
 pub use grpc_frontend::serve_grpc_frontend;
 pub use service::{KonnectivityServer, ServerSettings};

@@ -1,14 +1,19 @@
 //! The state of a Konnectivity server, shared by all its connections.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::agent_token::AgentTokens;
 use super::backend::TunnelDialFailure;
-use super::backend_set::{BackendReport, BackendSet, ProxyStrategy};
+use super::backend_set::{BackendSet, ProxyStrategy};
 use crate::konnectivity::MAX_ADDRESS_BYTES;
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
+use crate::konnectivity::recent_failures::{Failure, RecentFailures};
+use crate::konnectivity::report::{
+    ConnectedAgentReport, KonnectivityServerReport, MAX_LISTED, SERVER_ROLE, format_time,
+};
 use crate::observe::metrics::{
     ExpositionFormat, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
 };
@@ -43,11 +48,14 @@ pub struct KonnectivityServer {
     pub(super) backends: BackendSet,
     /// None if the TLS handshake authenticates agents.
     pub(super) agent_tokens: Option<AgentTokens>,
-    metrics: Arc<KonnectivityServerMetrics>,
+    pub(super) metrics: Arc<KonnectivityServerMetrics>,
     grpc_streams: AtomicU64,
     http_connections: AtomicU64,
     agent_streams: AtomicU64,
     is_draining: AtomicBool,
+    started: SystemTime,
+    failed_dials: RecentFailures,
+    refused_connections: RecentFailures,
 }
 
 /// Counts something while it exists.
@@ -56,6 +64,32 @@ pub(super) struct OpenCount<'s>(&'s AtomicU64);
 impl Drop for OpenCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Records how long a tunnel was open when it is dropped.
+pub(super) struct ConnectionTimer<'s> {
+    metrics: &'s KonnectivityServerMetrics,
+    began: Instant,
+}
+
+impl Drop for ConnectionTimer<'_> {
+    fn drop(&mut self) {
+        self.metrics.record_connection(self.began.elapsed());
+    }
+}
+
+/// Counts a dial whose client leaves before the response.
+struct DialGuard<'s> {
+    metrics: &'s KonnectivityServerMetrics,
+    is_answered: bool,
+}
+
+impl Drop for DialGuard<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.metrics.record_dial_failure(KonnectivityDialFailure::FrontendClose);
+        }
     }
 }
 
@@ -80,6 +114,9 @@ impl KonnectivityServer {
             http_connections: AtomicU64::new(0),
             agent_streams: AtomicU64::new(0),
             is_draining: AtomicBool::new(false),
+            started: SystemTime::now(),
+            failed_dials: RecentFailures::default(),
+            refused_connections: RecentFailures::default(),
         })
     }
 
@@ -99,9 +136,15 @@ impl KonnectivityServer {
         count(&self.agent_streams)
     }
 
+    pub(super) fn time_connection(&self) -> ConnectionTimer<'_> {
+        ConnectionTimer { metrics: &self.metrics, began: Instant::now() }
+    }
+
     /// Opens a tunnel to `address` (host and port) through an agent.
     pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, TunnelDialFailure> {
         let began = Instant::now();
+        let mut guard = DialGuard { metrics: &self.metrics, is_answered: false };
+        let mut agent_id = String::new();
         let result = async {
             if self.is_draining.load(Relaxed) {
                 return Err(TunnelDialFailure::Draining);
@@ -114,6 +157,7 @@ impl KonnectivityServer {
             let Some(backend) = self.backends.select(&self.settings.strategies, address) else {
                 return Err(TunnelDialFailure::NoAgent);
             };
+            agent_id.clone_from(&backend.agent_id);
             let dial = backend.dial(protocol, address);
             match self.settings.dial_timeout {
                 Some(limit) => tokio::time::timeout(limit, dial).await.unwrap_or(Err(TunnelDialFailure::Timeout)),
@@ -121,15 +165,19 @@ impl KonnectivityServer {
             }
         };
         let result = result.await;
+        guard.is_answered = true;
         match &result {
             Ok(_) => self.metrics.record_dial(began.elapsed()),
             Err(failure) => {
-                self.metrics.record_dial_failure(match failure {
+                let reason = match failure {
                     TunnelDialFailure::NoAgent | TunnelDialFailure::Draining => KonnectivityDialFailure::NoAgent,
                     TunnelDialFailure::Agent(_) => KonnectivityDialFailure::ErrorResponse,
                     TunnelDialFailure::AgentLost => KonnectivityDialFailure::BackendClose,
                     TunnelDialFailure::Timeout => KonnectivityDialFailure::BackendDialTimeout,
-                });
+                };
+                self.metrics.record_dial_failure(reason);
+                let (reason, error) = (reason.as_str(), failure.describe());
+                self.failed_dials.record(Failure { reason, address, agent_id: &agent_id, error });
                 tracing::debug!(address, ?failure, "dial failed");
             }
         }
@@ -141,20 +189,54 @@ impl KonnectivityServer {
         self.backends.is_ready(&self.settings.strategies)
     }
 
+    /// Remembers for the status that the connection of an `agent` or a `client` was refused.
+    pub fn record_refused_connection(&self, peer: &str, remote: SocketAddr, error: &str) {
+        // Without the port: it is another one each time.
+        let address = remote.ip().to_canonical().to_string();
+        self.refused_connections.record(Failure { reason: peer, address: &address, agent_id: "", error });
+    }
+
     /// The connected agents.
-    pub fn agents(&self) -> Vec<BackendReport> {
-        self.backends.report()
+    pub fn agents(&self) -> Vec<ConnectedAgentReport> {
+        self.backends.all().iter().map(|backend| backend.report()).collect()
+    }
+
+    /// The state of the server, but for its listeners.
+    pub fn report(&self) -> KonnectivityServerReport {
+        let backends = self.backends.all();
+        let mut pending_dials: Vec<_> = backends.iter().flat_map(|backend| backend.report_pending()).collect();
+        pending_dials.sort_by(|a, b| a.since.cmp(&b.since));
+        pending_dials.truncate(MAX_LISTED);
+        let stalled = backends.iter().flat_map(|backend| backend.multiplexer.report_stalled(&backend.agent_id));
+        KonnectivityServerReport {
+            role: SERVER_ROLE.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: format_time(self.started),
+            phase: if self.is_draining.load(Relaxed) { "draining" } else { "serving" }.to_owned(),
+            server_id: self.settings.server_id.clone(),
+            server_count: self.settings.server_count,
+            listen: Vec::new(),
+            strategies: self.settings.strategies.iter().map(|strategy| strategy.as_str().to_owned()).collect(),
+            ready: self.is_ready(),
+            agents: backends.iter().map(|backend| backend.report()).collect(),
+            pending_dials,
+            stalled_tunnels: stalled.take(MAX_LISTED).collect(),
+            failed_dials: self.failed_dials.report(),
+            refused_connections: self.refused_connections.report(),
+        }
     }
 
     /// Number of open tunnels.
     pub fn open_tunnels(&self) -> usize {
-        self.backends.all().iter().map(|backend| backend.multiplexer.count().open).sum()
+        self.backends.all().iter().map(|backend| backend.multiplexer.open_tunnels()).sum()
     }
 
     /// The metrics in Prometheus text format, with the names of the reference.
     pub fn render_metrics(&self, format: ExpositionFormat) -> String {
         let backends = self.backends.all();
         let strategies = self.settings.strategies.iter();
+        let full = backends.iter().map(|backend| backend.multiplexer.count_full());
+        let [from, to] = full.fold([0, 0], |sum, count| [sum[0] + count[0], sum[1] + count[1]]);
         let gauges = KonnectivityServerGauges {
             ready_backends: strategies.map(|it| (it.as_str(), self.backends.count(*it) as u64)).collect(),
             pending_dials: backends.iter().map(|backend| backend.pending_dials() as u64).sum(),
@@ -162,6 +244,8 @@ impl KonnectivityServer {
             proxy_streams: self.grpc_streams.load(Relaxed),
             connect_streams: self.agent_streams.load(Relaxed),
             http_connections: self.http_connections.load(Relaxed),
+            full_from_agents: from as u64,
+            full_to_agents: to as u64,
         };
         self.metrics.render(&gauges, format)
     }

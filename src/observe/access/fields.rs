@@ -15,6 +15,9 @@ impl OpenRecord {
         if let Some(id) = &self.audit_id {
             line.text("audit", id.as_bytes(), 64);
         }
+        if let Some(trace) = &self.trace {
+            line.word("trace", &trace.trace_id());
+        }
         let mut client = [0; 64];
         line.word("client", format_short(&mut client, format_args!("{}", self.client)));
         if let Some(user) = &self.user {

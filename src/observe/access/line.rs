@@ -51,6 +51,20 @@ const VISIBLE_PARAMETERS: &[&str] = &[
     "watch",
 ];
 
+/// A query without the values of parameters that may be secret.
+pub(super) fn redacted_query(query: &str) -> String {
+    let shown = |pair: &str| match hidden_parameter(pair) {
+        Some(name) => format!("{name}=***"),
+        None => pair.to_owned(),
+    };
+    query.split('&').map(shown).collect::<Vec<_>>().join("&")
+}
+
+/// The name of a parameter whose value may be secret.
+fn hidden_parameter(pair: &str) -> Option<&str> {
+    pair.split_once('=').map(|(name, _)| name).filter(|name| !VISIBLE_PARAMETERS.contains(name))
+}
+
 /// Writes one line.
 pub(super) struct AccessLogLine<'b> {
     out: &'b mut Vec<u8>,
@@ -121,12 +135,12 @@ impl<'b> AccessLogLine<'b> {
                     break;
                 }
                 left -= pair.len();
-                match pair.split_once('=') {
-                    Some((name, _)) if !VISIBLE_PARAMETERS.contains(&name) => {
+                match hidden_parameter(pair) {
+                    Some(name) => {
                         self.escaped(name.as_bytes(), most);
                         self.raw("=***");
                     }
-                    _ => self.escaped(pair.as_bytes(), most),
+                    None => self.escaped(pair.as_bytes(), most),
                 }
             }
         }

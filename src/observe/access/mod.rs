@@ -9,6 +9,7 @@ mod line;
 mod proxy;
 mod record;
 mod refusals;
+mod trace;
 mod tunnel;
 mod writer;
 

@@ -17,6 +17,7 @@ use crate::observe::audit::{AuditContext, AuditInput, Auditor, BodyCapture, Capt
 use crate::observe::metrics::{
     ApiServiceMetrics, BackendPhase, EndpointMetrics, KnownLabels, RequestLabels, RequestOutcome, Retry, SeriesId, Verb,
 };
+use crate::observe::trace::RequestTrace;
 
 /// Under [`AccessLogMode::Errors`], a longer request is written unless it is long-running.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
@@ -64,6 +65,8 @@ pub(super) struct OpenRecord {
     pub(super) refusal: Option<RefusalDetails>,
     /// Set if the request is audited.
     pub(super) audit: Option<Box<AuditContext>>,
+    /// Set if the request is traced and sampled.
+    pub(super) trace: Option<Box<RequestTrace>>,
 }
 
 #[derive(Clone, Copy)]
@@ -108,6 +111,7 @@ impl WorkerRecorder {
             end: EndReason::ClientGone,
             refusal: None,
             audit: None,
+            trace: None,
         }))
     }
 }
@@ -145,6 +149,10 @@ impl AccessRecord {
         {
             open.request_body = Some(Rc::new(BodyCounter::with_capture(Some(copy))));
         }
+    }
+
+    pub(super) fn open(&mut self) -> &mut OpenRecord {
+        &mut self.0
     }
 
     /// Audit context of the request, if it is audited.
@@ -269,6 +277,9 @@ impl AccessRecord {
     /// Records that the request is retried.
     pub fn record_retry(&mut self, reason: Retry) {
         self.0.retries += 1;
+        if let Some(trace) = &mut self.0.trace {
+            trace.record_retry(reason);
+        }
         if let Some(service) = &self.0.service {
             service.record_retry(reason);
         }
@@ -411,6 +422,9 @@ impl Drop for OpenRecord {
         }
         if self.should_write(took) {
             self.worker.sink.write(|out| self.write_line(out, took, body));
+        }
+        if let Some(trace) = self.trace.take() {
+            self.finish_trace(*trace, now);
         }
     }
 }

@@ -30,13 +30,15 @@ pub use families::conversion::{ConversionFailure, ConversionMetrics};
 pub use families::egress::EgressMetrics;
 pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
 pub use families::konnectivity::{
-    KonnectivityAgentMetrics, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
+    KonnectivityAgentMetrics, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics, LeaseCalls,
+    StreamMetrics, StreamPacketType, StreamSegment,
 };
 pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
 pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
 pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub use families::storage::{ResourceStats, StorageMetrics, StorageOperation, StorageRequests, StorageStats};
+pub(in crate::observe) use families::tracing::{SpanCounts, SpanLoss};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
@@ -72,6 +74,7 @@ pub struct Metrics {
     impersonations: ImpersonationMetrics,
     authorization: AuthorizationMetrics,
     audit: AuditCounts,
+    spans: SpanCounts,
     egress: EgressMetrics,
     rejections: Rejections,
     socks5: Socks5Metrics,
@@ -147,6 +150,7 @@ impl Metrics {
             impersonations: ImpersonationMetrics::default(),
             authorization: AuthorizationMetrics::default(),
             audit: AuditCounts::default(),
+            spans: SpanCounts::default(),
             egress: EgressMetrics::default(),
             rejections: Rejections::default(),
             socks5: Socks5Metrics::default(),
@@ -202,6 +206,11 @@ impl Metrics {
     /// Metrics of audit events.
     pub(in crate::observe) fn audit(&self) -> &AuditCounts {
         &self.audit
+    }
+
+    /// Metrics of exported spans.
+    pub(in crate::observe) fn spans(&self) -> &SpanCounts {
+        &self.spans
     }
 
     /// Metrics of requests rejected by inflight limits.

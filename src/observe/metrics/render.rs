@@ -59,6 +59,7 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     for (failure, count) in metrics.tls_handshake_failures() {
         text.sample(&[("reason", failure.as_str())], count);
     }
+    metrics.spans.render(&mut text);
     metrics.storage.render_history(&storage, &mut text);
     sums.render_watches(&mut text);
     ProcessStats::read().render(&mut text);
@@ -388,6 +389,7 @@ mod tests {
     use http::Method;
 
     use super::super::families::audit::AuditLoss;
+    use super::super::families::tracing::SpanLoss;
     use super::super::{
         CacheResult, CallKind, CircuitState, ConversionFailure, DecisionCacheKind, DryRun, ExceededLimit,
         HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels,
@@ -482,6 +484,9 @@ mod tests {
         metrics.audit().record_level(AuditLevel::Metadata);
         metrics.audit().record_event();
         metrics.audit().record_lost(AuditLoss::Log, 1);
+        metrics.spans().enable();
+        metrics.spans().record_exported(5);
+        metrics.spans().record_dropped(SpanLoss::QueueFull, 2);
         metrics.reviews().record_request(ReviewKind::Token, Some(201), Duration::from_millis(1));
         drop(metrics.reviews().token_wait_guard());
         metrics.egress().record_start("socks5", "tcp");

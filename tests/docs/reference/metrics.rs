@@ -1,8 +1,12 @@
 //! The metrics: names, types and help texts as the process renders them, labels from a sample of each family.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use narthex::observe::metrics::{ExpositionFormat, Metrics};
+use narthex::observe::metrics::{
+    ExpositionFormat, KonnectivityAgentMetrics, KonnectivityServerGauges, KonnectivityServerMetrics, Metrics,
+    StreamPacketType, StreamSegment,
+};
 
 use super::{code, escaped, table};
 use crate::source::SourceFile;
@@ -28,6 +32,8 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
     let mut families = BTreeMap::new();
     add(&golden, &mut families);
     add(&Metrics::new().render(ExpositionFormat::Classic), &mut families);
+    let konnectivity = konnectivity_sample();
+    add(&konnectivity, &mut families);
     assert_eq!(
         named_in(sources),
         families.keys().cloned().collect(),
@@ -35,13 +41,34 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
     );
     let own = |name: &str| name.starts_with("narthex_");
     let process = |name: &str| name.starts_with("process_");
+    let konnectivity = |name: &str| name.starts_with("konnectivity_");
     [
-        ("metrics with Kubernetes names", rows(&families, |name| !own(name) && !process(name))),
+        ("metrics with Kubernetes names", rows(&families, |name| !own(name) && !process(name) && !konnectivity(name))),
         ("metrics of narthex", rows(&families, own)),
         ("metrics of the process", rows(&families, process)),
+        ("metrics of Konnectivity", rows(&families, konnectivity)),
     ]
     .map(|(name, text)| (name.to_owned(), text))
     .into()
+}
+
+/// What a Konnectivity server and an agent render when each family has a sample.
+fn konnectivity_sample() -> String {
+    let (server, agent) = (KonnectivityServerMetrics::default(), KonnectivityAgentMetrics::default());
+    server.record_dial(Duration::ZERO);
+    server.record_frontend_write(Duration::ZERO);
+    server.record_connection(Duration::ZERO);
+    agent.record_dial(Duration::ZERO);
+    for streams in [&server.streams, &agent.streams] {
+        streams.record_packet(StreamSegment::ToAgent, StreamPacketType::Data);
+        streams.record_error(StreamSegment::ToAgent, "Unavailable");
+    }
+    for calls in [&server.lease_lists, &server.lease_deletions, &agent.lease_lists, &agent.lease_watches] {
+        calls.record(200, Duration::ZERO);
+    }
+    let gauges = KonnectivityServerGauges { ready_backends: vec![("default", 1)], ..Default::default() };
+    let format = ExpositionFormat::Classic;
+    server.render(&gauges, format) + &agent.render(format)
 }
 
 fn rows(families: &BTreeMap<String, Family>, wanted: impl Fn(&str) -> bool) -> String {
@@ -78,7 +105,8 @@ fn add(text: &str, families: &mut BTreeMap<String, Family>) {
 fn named_in(sources: &[SourceFile]) -> BTreeSet<String> {
     let files = sources.iter().filter(|file| file.path.starts_with("src/observe/metrics/"));
     let literals = files.flat_map(|file| &file.literals).map(|literal| literal.value.clone());
-    let prefixes = ["narthex_", "apiserver_", "aggregator_", "authenti", "etcd_", "leader_election_", "process_"];
+    let prefixes =
+        ["narthex_", "apiserver_", "aggregator_", "authenti", "etcd_", "leader_election_", "process_", "konnectivity_"];
     let is_name = |text: &String| {
         text.matches('_').count() >= if text.starts_with("authenti") { 1 } else { 2 }
             && prefixes.iter().any(|prefix| text.starts_with(prefix))

@@ -94,6 +94,7 @@ async fn egress_socks5_carries_requests_watches_and_probes() {
     assert_eq!(now["apiservices"][0]["way"], "cluster (socks5)");
     let proxy = value!({
         "selection": "cluster", "protocol": "socks5", "proxy": proxy.address.to_string(), "state": "serves",
+        "stalledTunnels": 0,
     });
     assert_eq!(now["egress"], value!([proxy]));
     assert!(!text.contains("secret") && !fixture.gateway.log_lines().join("\n").contains("secret"));

@@ -73,7 +73,8 @@ pub(super) async fn establish(client: &Client, definition: &Value) {
 
 /// Changes the definition; when this returns, it is in effect.
 async fn change_definition(client: &Client, change: impl Fn(&mut Value)) {
-    let mut watch = client.send(get(&format!("{V2}?watch=1"), &[])).await.unwrap().into_body();
+    // Of the storage version: a watch of the other ends at once when the webhook is refused.
+    let mut watch = client.send(get(&format!("{V1}?watch=1"), &[])).await.unwrap().into_body();
     let mut definition = client.get(DEFINITION).await.json();
     change(&mut definition);
     let changed = send_json(client, Method::PUT, DEFINITION, &definition).await;

@@ -1,6 +1,5 @@
 //! How often an agent connects, and what it says when it is refused.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -9,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::konnectivity::fixture::{
     KonnectivityProcess, ServerProcess, agent_arguments, check_connect, free_port, new_environment, start_agent,
-    start_echo,
+    start_echo, unanswered_address,
 };
 use crate::support::fixtures::{TEST_TIMEOUT, eventually};
 
@@ -57,18 +56,9 @@ async fn konnectivity_agent_drain_waits_for_pending_dials() {
     let agent = start_agent(&environment, "a", "127.0.0.1", server.agent_port);
     server.wait_for_agents(1).await;
     // Its queue is full: a dial takes as long as the agent permits.
-    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let listener = socket();
-    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    listener.listen(0).unwrap();
-    let address = listener.local_addr().unwrap();
-    let fillers: Vec<_> = (0..4).map(|_| socket()).collect();
-    for filler in &fillers {
-        filler.set_nonblocking(true).unwrap();
-        let _ = filler.connect(&address);
-    }
+    let (address, _fillers) = unanswered_address();
     let mut stream = UnixStream::connect(&server.socket).await.unwrap();
-    let request = format!("CONNECT {} HTTP/1.1\r\n\r\n", address.as_socket().unwrap());
+    let request = format!("CONNECT {address} HTTP/1.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     eventually("the dial", async || server.metrics().contains("pending_backend_dials 1").then_some(())).await;
     agent.signal("TERM");

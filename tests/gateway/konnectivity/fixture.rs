@@ -1,13 +1,13 @@
 //! Konnectivity servers and agents as processes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use narthex::tls::CertificateSpec;
+use narthex::tls::{Authority, CertificateSpec, Issued};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -82,6 +82,7 @@ pub(crate) struct ServerProcess {
     /// The frontend.
     pub(crate) socket: PathBuf,
     pub(crate) agent_port: u16,
+    pub(crate) admin: u16,
     health: u16,
 }
 
@@ -98,13 +99,19 @@ pub(crate) fn free_port() -> u16 {
 /// The certificates of servers (`konnectivity.crt`) and agents (`agent.crt`).
 pub(crate) fn new_environment() -> TestEnvironment {
     let environment = TestEnvironment::new();
-    let names = SERVER_NAMES.map(str::to_owned);
-    let now = SystemTime::now();
-    let server = environment.serving_ca.issue(&CertificateSpec::serving(&names), now).unwrap();
-    environment.write_pair("konnectivity", &server);
-    let agent = environment.client_ca.issue(&CertificateSpec::client("agent", &[]), now).unwrap();
-    environment.write_pair("agent", &agent);
+    environment.write_pair("konnectivity", &issue_server(&environment.serving_ca));
+    environment.write_pair("agent", &issue_agent(&environment.client_ca));
     environment
+}
+
+/// A certificate of servers.
+pub(crate) fn issue_server(authority: &Authority) -> Issued {
+    authority.issue(&CertificateSpec::serving(&SERVER_NAMES.map(str::to_owned)), SystemTime::now()).unwrap()
+}
+
+/// A certificate of agents.
+pub(crate) fn issue_agent(authority: &Authority) -> Issued {
+    authority.issue(&CertificateSpec::client("agent", &[]), SystemTime::now()).unwrap()
 }
 
 impl ServerProcess {
@@ -116,7 +123,7 @@ impl ServerProcess {
         (address, agent_port): (&str, u16),
         more: &[&str],
     ) -> ServerProcess {
-        let (health, socket) = (free_port(), environment.path(&format!("{id}.sock")));
+        let (health, admin, socket) = (free_port(), free_port(), environment.path(&format!("{id}.sock")));
         let file = |name: &str| environment.path(name).display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
         command.args([
@@ -131,13 +138,13 @@ impl ServerProcess {
             format!("--agent-bind-address={address}"),
             format!("--health-port={health}"),
             "--health-bind-address=127.0.0.1".to_owned(),
-            format!("--admin-port={}", free_port()),
+            format!("--admin-port={admin}"),
             format!("--server-id={id}"),
         ]);
         command.args(more);
         let process = KonnectivityProcess::spawn(command);
         process.wait_for_log(&["health and metrics"]).await;
-        ServerProcess { process, socket, agent_port, health }
+        ServerProcess { process, socket, agent_port, admin, health }
     }
 
     pub(crate) async fn start(environment: &TestEnvironment, mode: &str) -> ServerProcess {
@@ -189,6 +196,23 @@ pub(crate) fn start_agent(environment: &TestEnvironment, id: &str, hosts: &str, 
     let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
     command.args(agent_arguments(environment, id, hosts, port));
     KonnectivityProcess::spawn(command)
+}
+
+/// An address that answers no connection: the queue of its listener is full. Keep what comes with it.
+pub(crate) fn unanswered_address() -> (SocketAddr, Vec<socket2::Socket>) {
+    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let listener = socket();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut sockets = vec![listener];
+    for _ in 0..4 {
+        let filler = socket();
+        filler.set_nonblocking(true).unwrap();
+        let _ = filler.connect(&address);
+        sockets.push(filler);
+    }
+    (address.as_socket().unwrap(), sockets)
 }
 
 /// A target that echoes; its port.

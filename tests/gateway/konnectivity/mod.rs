@@ -1,7 +1,11 @@
-//! The processes `konnectivity-server` and `konnectivity-agent`: hostile peers, and how agents find servers.
+//! The processes `konnectivity-server` and `konnectivity-agent`: hostile peers, how agents find servers, and their
+//! status.
 
 pub(crate) mod agent_connections;
+pub(crate) mod agent_errors;
 pub(crate) mod fixture;
 pub(crate) mod floods;
 pub(crate) mod idle_frontends;
+pub(crate) mod rotation;
 pub(crate) mod server_discovery;
+pub(crate) mod status;

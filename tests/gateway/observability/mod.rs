@@ -7,3 +7,4 @@ pub(crate) mod audit;
 pub(crate) mod log_messages;
 pub(crate) mod refusal_log;
 pub(crate) mod remote_calls;
+pub(crate) mod tracing;

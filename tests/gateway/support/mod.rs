@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod conversion_webhook;
 pub(crate) mod embedded_api;
 pub(crate) mod fake_apiserver;
+pub(crate) mod fake_collector;
 pub(crate) mod fake_egress_proxy;
 pub(crate) mod fake_oidc_issuer;
 pub(crate) mod fake_review_server;

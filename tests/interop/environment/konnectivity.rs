@@ -167,6 +167,13 @@ pub(crate) struct Agent {
     health: u16,
 }
 
+impl Agent {
+    /// Its metrics.
+    pub(crate) fn metrics(&self) -> String {
+        plain_get(self.health, "/metrics").unwrap()
+    }
+}
+
 impl Konnectivity {
     /// Starts a server without agents that authenticates agents by certificates.
     pub(crate) fn start(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
@@ -383,6 +390,11 @@ impl Konnectivity {
     pub(crate) fn count(&self, metric: &str) -> f64 {
         // Versions before 0.31 have metrics on the admin port only.
         sum(&plain_get(self.admin, "/metrics").unwrap(), metric)
+    }
+
+    /// The server's metrics.
+    pub(crate) fn metrics(&self) -> String {
+        plain_get(self.admin, "/metrics").unwrap()
     }
 
     /// Open connections by the server's metric.

@@ -198,7 +198,7 @@ fn path(request: &Request, namespace: &str) -> String {
 }
 
 /// Registry objects for the core API, with kube-apiserver as backend.
-fn core(endpoint: &HttpsEndpoint) -> String {
+pub(super) fn core(endpoint: &HttpsEndpoint) -> String {
     use base64::Engine as _;
     let bundle = base64::engine::general_purpose::STANDARD.encode(fs::read(&endpoint.authority).unwrap());
     format!(

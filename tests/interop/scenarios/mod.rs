@@ -34,6 +34,7 @@ mod sidecar;
 mod socks5;
 mod standalone;
 mod store_contract;
+mod tracing;
 mod tutorial;
 mod watch_objects;
 mod write_objects;
@@ -111,6 +112,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         front_proxy_certificates::GATEWAY_TESTS,
         leader_election::GATEWAY_TESTS,
         audit::GATEWAY_TESTS,
+        tracing::GATEWAY_TESTS,
         schedulers::GATEWAY_TESTS,
         cluster::GATEWAY_TESTS,
         kube_rs_controller::GATEWAY_TESTS,

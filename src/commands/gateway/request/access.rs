@@ -43,6 +43,7 @@ pub(super) async fn authorize<'r>(
         PathAccess::Open(open) => {
             shared.access.authenticator.strip_identity_headers(headers);
             parsed.start_audit(&info, None, headers, false, record);
+            parsed.start_trace(&info, None, headers, record);
             let permit = Permit::for_open_path(open, &shared.policy.open_path_user, info);
             return Ok(Access { permit, warning: None, is_anonymous: false, query_authorized: false });
         }
@@ -53,6 +54,8 @@ pub(super) async fn authorize<'r>(
         before_deadline(parsed.deadline, authenticating).await
     };
     let caller = record_authentication(parsed, &info, headers, authenticated, record)?;
+    // Before impersonation, as in kube-apiserver: the caller is trusted, or is not.
+    parsed.start_trace(&info, Some(caller.user()), headers, record);
     let user = match EffectiveUser::from_authenticated(&caller) {
         Some(user) => user,
         // Boxed: few requests need it.

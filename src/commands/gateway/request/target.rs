@@ -14,6 +14,7 @@ use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
 use crate::message::{Blame, Refusal, hop_by_hop};
 use crate::observe::access::AccessRecord;
 use crate::observe::audit::AuditInput;
+use crate::observe::trace::TraceInput;
 use crate::route::{Route, RouteTable};
 
 /// The parts of a request's target, and the route table in use when it arrived.
@@ -125,6 +126,19 @@ impl<'r> ParsedRequest<'r> {
         if let Some(auditor) = &self.shared.access.auditor {
             let long_running = self.has_no_timeout;
             record.start_audit(auditor, &AuditInput { info, user, headers, long_running, unauthenticated });
+        }
+    }
+
+    /// Starts the trace of the request of an authenticated `user`; none for a path that needs no authentication.
+    pub(super) fn start_trace(
+        &self,
+        info: &RequestInfo<'_>,
+        user: Option<&User>,
+        headers: &mut HeaderMap,
+        record: &mut AccessRecord,
+    ) {
+        if let Some(tracer) = &self.shared.tracer {
+            record.start_trace(tracer, &TraceInput { info, host: self.target.host.as_ref(), user }, headers);
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::config::gateway::AttributeSource;
 use crate::config::{Diagnostics, GatewayConfig, egress};
 use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
 use crate::observe::log::{self, LogLevel};
+use crate::observe::trace::TracingConfiguration;
 use crate::process::{Problem, Problems};
 use crate::storage::check_store_file;
 use crate::tls;
@@ -32,6 +33,8 @@ pub struct GatewayFiles {
     pub(super) request_headers: RequestHeaderConfig,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
+    /// Value of `--tracing-config-file`.
+    pub(super) tracing: Option<TracingConfiguration>,
     /// The bearer token of the admin listener.
     pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
     /// The egress routes to backends and API servers, and their configuration file, if there is one.
@@ -100,6 +103,8 @@ impl GatewayFiles {
         let (kubeconfigs, invalid) = Kubeconfigs::read_some(config);
         problems.0.extend(invalid.0);
         let audit = problems.collect(config.observability.audit.as_ref().map(AuditFiles::read).transpose()).flatten();
+        let tracing = config.observability.tracing_config_file.as_deref().map(TracingConfiguration::load);
+        let tracing = problems.collect(tracing.transpose()).flatten();
         let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
         let admin_token = problems.collect(admin_token.transpose()).flatten();
         let egress = problems.collect(egress_routes(config));
@@ -126,6 +131,7 @@ impl GatewayFiles {
             request_headers,
             kubeconfigs,
             audit,
+            tracing,
             admin_token,
             egress,
         })

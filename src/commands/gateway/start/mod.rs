@@ -29,6 +29,7 @@ use self::workers::Listeners;
 use super::control::{ControlTasks, ControlThread};
 use super::gateway_handle::{GatewayHandle, ShutdownHandles};
 use super::handshake_log::HandshakeLog;
+use super::request_observers::RequestObservers;
 use super::request_policy::RequestPolicy;
 use super::review_thread::DelegatedAuth;
 use super::settings::EgressSettings;
@@ -73,8 +74,7 @@ pub fn start(
     let mut certificates = Certificates::load(config, address, &mut files.serving, identity, options, &mut tasks)?;
     let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
     let egress = publish_egress(config, files.egress, &metrics, &mut tasks);
-    let audit = files.audit.map(|files| files.start(egress.clone(), &metrics, &mut tasks)).transpose()?;
-    let (auditor, audit_shutdown) = audit.unzip();
+    let observers = RequestObservers::start(files.audit, files.tracing.as_ref(), &egress, &metrics, &mut tasks)?;
     let (authorization, chain_watcher) = files.authorization.publish(config, &metrics, &mut tasks)?;
     let signing_request = certificates.request.take();
     let mut delegated =
@@ -88,7 +88,7 @@ pub fn start(
         &serving.trust,
         &delegated,
         authorization,
-        (auditor, &metrics, &mut tasks),
+        (observers.auditor, &metrics, &mut tasks),
     )?;
     let embedded = start_embedded_api(config, address, &egress, &drain)?;
     let serves_delegation = config.serve_delegation && certificates.identity.is_some();
@@ -121,6 +121,7 @@ pub fn start(
         serving,
         handshake_log: HandshakeLog::default(),
         access,
+        tracer: observers.tracer,
         table: routing.table,
         documents,
         identity: certificates.identity,
@@ -152,8 +153,8 @@ pub fn start(
     };
     let admin = start_admin(config, &shared, inputs, files.admin_token)?;
     log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), certificates.kubeconfig.as_deref());
-    let shutdown_handles =
-        ShutdownHandles { access: access_log, audit: audit_shutdown, lease_release: routing.lease_release, store };
+    let (lease_release, observers) = (routing.lease_release, observers.shutdown);
+    let shutdown_handles = ShutdownHandles { access: access_log, observers, lease_release, store };
     Ok(GatewayHandle::new(address, admin, drainer, config, workers.threads, shared, shutdown_handles))
 }
 

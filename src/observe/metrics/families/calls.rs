@@ -34,6 +34,8 @@ pub enum CallKind {
     CertificateSigningRequest,
     /// Audit webhook.
     AuditWebhook,
+    /// The collector of traces.
+    TraceCollector,
     /// A proxy of an egress selection.
     EgressProxy,
 }
@@ -51,6 +53,7 @@ impl CallKind {
             CallKind::ApiServiceStatus => "APIService status",
             CallKind::CertificateSigningRequest => "CertificateSigningRequest",
             CallKind::AuditWebhook => "audit webhook",
+            CallKind::TraceCollector => "trace collector",
             CallKind::EgressProxy => "egress proxy",
         }
     }

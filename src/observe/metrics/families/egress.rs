@@ -60,6 +60,11 @@ impl EgressMetrics {
         *all = (*all + now).saturating_sub(before);
     }
 
+    /// Tunnels of `selection` with an agent that does not read.
+    pub fn stuck_tunnels(&self, selection: &str) -> usize {
+        self.stuck.lock().get(selection).copied().unwrap_or_default()
+    }
+
     /// Family `narthex_egress_stuck_tunnels`. Empty without Konnectivity over gRPC.
     pub(in crate::observe::metrics) fn render_stuck(&self, text: &mut MetricsText) {
         let stuck = self.stuck.lock();
@@ -153,6 +158,7 @@ mod tests {
         egress.update_stuck("site-b", 0, 1);
         egress.update_stuck("site-b", 2, 0);
         let text = render(&egress);
+        assert_eq!((egress.stuck_tunnels("site-b"), egress.stuck_tunnels("other")), (1, 0));
         assert!(text.contains("\nnarthex_egress_stuck_tunnels{selection=\"site-b\"} 1\n"), "{text}");
     }
 }

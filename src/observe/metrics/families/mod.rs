@@ -12,3 +12,4 @@ pub(super) mod rejections;
 pub(super) mod reviews;
 pub(super) mod socks5;
 pub(super) mod storage;
+pub(super) mod tracing;

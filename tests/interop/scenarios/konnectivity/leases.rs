@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::metric_families::assert_serves;
 use crate::environment::{Cluster, Process, TestEnvironment, eventually, free_port, peer, plain_get};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/konnectivity-leases/leases";
@@ -32,8 +33,8 @@ impl LeaseFixture<'_> {
         Process::start(name, &path, arguments, &self.directory)
     }
 
-    /// A server with a Lease. Returns it with its port for agents.
-    fn server(&self, id: &str, is_own: bool) -> (Process, u16) {
+    /// A server with a Lease. Returns it with its ports for agents and for metrics.
+    fn server(&self, id: &str, is_own: bool) -> (Process, u16, u16) {
         let authorities = &self.cluster.authorities;
         let serving = authorities.serving.server(&format!("konnectivity-{id}"), &["127.0.0.1"]);
         let (agents, health, admin) = (free_port(), free_port(), free_port());
@@ -52,7 +53,7 @@ impl LeaseFixture<'_> {
             "--server-count=1".to_owned(),
             "--enable-lease-controller".to_owned(),
         ];
-        (self.start(&format!("server-{id}"), "konnectivity-server", is_own, &flags), agents)
+        (self.start(&format!("server-{id}"), "konnectivity-server", is_own, &flags), agents, health)
     }
 
     /// An agent that counts Leases. Returns it with its port for health and metrics.
@@ -103,9 +104,9 @@ fn wait_for_count(agents: &[(&str, u16)], expected: u64) {
 pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvironment) {
     let fixture = LeaseFixture { cluster: &environment.cluster, directory: environment.scratch("konnectivity-leases") };
     fixture.cluster.create_namespace("konnectivity-leases");
-    let (mut one, port) = fixture.server("one", true);
-    let (two, _) = fixture.server("two", true);
-    let (three, _) = fixture.server("three", false);
+    let (mut one, port, _) = fixture.server("one", true);
+    let (two, _, _) = fixture.server("two", true);
+    let (three, _, three_health) = fixture.server("three", false);
     fixture.wait_for_leases(&["one", "three", "two"]);
     // Ours is as the reference's, but for its holder and times.
     let shape = |holder: &str| {
@@ -124,6 +125,9 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
     let agents = [("our agent", own_health), ("the reference's agent", reference_health)];
     wait_for_count(&agents, 3);
 
+    let metrics = |port: u16| plain_get(port, "/metrics").unwrap();
+    assert_serves("agent", &metrics(own_health), &metrics(reference_health));
+
     // An orderly end deletes the Lease; without one it is collected by the others.
     one.signal(Signal::TERM);
     one.wait();
@@ -132,10 +136,23 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
     two.signal(Signal::KILL);
     drop(two);
     fixture.wait_for_leases(&["three"]);
-    let (four, _) = fixture.server("four", true);
+    let (four, _, four_health) = fixture.server("four", true);
     fixture.wait_for_leases(&["four", "three"]);
+    // Each of the two has tried to delete the Lease of the server that was killed, or has listed it.
+    let reference = metrics(three_health);
     drop(three);
     // Only ours is left to collect it.
     fixture.wait_for_leases(&["four"]);
     assert!(four.log().contains("the Lease of a server that no longer renews it was deleted"), "{}", four.log());
+    // It has lists and a deletion.
+    let own = metrics(four_health);
+    for name in ["lease_list_total", "lease_delete_total", "culled_leases_count 1"] {
+        assert!(own.contains(&format!("konnectivity_network_proxy_server_{name}")), "{name}\n{own}");
+    }
+    assert!(reference.contains("_lease_list_total"), "{reference}");
+    let leases = |text: &str| -> String {
+        let lines = text.lines().filter(|line| line.contains("_server_lease_"));
+        lines.map(|line| format!("{line}\n")).collect()
+    };
+    assert_serves("server", &own, &leases(&reference));
 }

@@ -1,12 +1,15 @@
 //! Tests with the real Konnectivity server and agent.
 
+mod back_off;
 mod client;
 mod client_library;
 mod faults;
+mod flags;
 mod gateway;
 mod interrupted_transfer;
 mod kube_apiserver;
 mod leases;
+mod metric_families;
 mod pairs;
 mod soak;
 mod target_server;
@@ -63,6 +66,8 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
         transfers::run(environment, KonnectivityPair::REFERENCE);
     }),
     ("konnectivity: the reference's client library", client_library::conforms),
+    ("konnectivity: metric families of the reference", metric_families::are_served),
+    ("konnectivity: flags of the reference", flags::are_accepted),
     ("konnectivity: agents killed and restarted during transfers", soak::run),
 ];
 
@@ -74,6 +79,7 @@ pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: kube-apiserver through narthex's server and agent, http-connect over TLS", |environment| {
         kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls);
     }),
+    ("konnectivity: B15, connections and TokenReviews when servers are missing", back_off::agents_back_off),
     ("konnectivity: Leases of servers, ours and the reference's", leases::leases_are_published_counted_and_collected),
 ];
 
