@@ -3,8 +3,8 @@
 
     library.py /run/library.sock
 
-Plain HTTP and nothing but the standard library: `narthex sidecar` in front of it knows clients, asks RBAC, and says
-in X-Remote-User and X-Remote-Group who they are. So it listens where nobody but the sidecar can reach it.
+Plain HTTP with the standard library alone. `narthex sidecar` in front of it authenticates and authorizes clients and sends
+their identity in X-Remote-User and X-Remote-Group. So only the sidecar may be able to reach this server.
 """
 import json, os, sys, threading, time, uuid
 from http.server import BaseHTTPRequestHandler
