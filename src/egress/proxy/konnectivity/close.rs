@@ -12,6 +12,11 @@ use super::proxy_stream::ProxyStream;
 /// Time limit for the remote end to close, and for the server to end a stream; as in the reference's client.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a response may come that crossed the cancellation of its dial. The reference's server forgets a dial before
+/// it sends the response, registers the connection afterwards, and looks for connections to close when the stream ends:
+/// a stream that ends in between leaves the connection open at its agent.
+const LATE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A stream to close, and its state.
 pub(super) enum StreamClose {
     /// The dial with this id was not answered yet.
@@ -34,9 +39,17 @@ pub(super) enum StreamClose {
 /// Closes a stream in order. On timeout it is dropped, which resets it.
 pub(super) async fn close_stream(leaving: StreamClose) {
     let mut call = match leaving {
-        StreamClose::UnansweredDial(call, random) => {
-            // At the end of the stream the server forgets the dial and closes any connection made for it.
-            let _ = call.handle.send(&Packet::CloseDial { random }, true);
+        StreamClose::UnansweredDial(mut call, random) => {
+            let canceled = call.handle.send(&Packet::CloseDial { random }, false);
+            if canceled.is_ok()
+                && let Ok(Some(connection)) = timeout(LATE_RESPONSE_TIMEOUT, late_connection(&mut call, random)).await
+            {
+                let asked = call.handle.send(&Packet::CloseRequest { connection }, false);
+                if asked.is_err() || timeout(CLOSE_TIMEOUT, wait_until_closed(&mut call, connection)).await.is_err() {
+                    return;
+                }
+            }
+            call.handle.finish();
             call
         }
         StreamClose::Established { mut call, connection, due } => {
@@ -62,6 +75,23 @@ pub(super) async fn close_stream(leaving: StreamClose) {
         }
     };
     let _ = timeout(CLOSE_TIMEOUT, poll_fn(|cx| poll_discard(&mut call, None, cx))).await;
+}
+
+/// Waits for the response to a canceled dial; `None` if it opened no connection, or the stream is over.
+async fn late_connection(call: &mut ProxyStream, canceled: i64) -> Option<i64> {
+    poll_fn(|cx| {
+        loop {
+            match std::task::ready!(call.poll_packet(cx)) {
+                Ok(Some((Packet::DialResponse { error, connection, random }, owed))) if random == canceled => {
+                    call.handle.release(owed);
+                    return Poll::Ready(Some(connection).filter(|_| error.is_empty() && connection != 0));
+                }
+                Ok(Some((_, owed))) => call.handle.release(owed),
+                Ok(None) | Err(_) => return Poll::Ready(None),
+            }
+        }
+    })
+    .await
 }
 
 /// Waits until the remote end has closed the connection, or the stream is over.

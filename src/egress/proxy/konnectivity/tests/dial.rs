@@ -126,7 +126,28 @@ async fn konnectivity_dial_unanswered_is_canceled() {
         assert_eq!(call.packet().await, Some(Packet::CloseDial { random: number }), "the dial was dropped");
         assert_eq!(call.packet().await, None);
         // A server that does not end the stream is not awaited forever.
-        tokio::time::sleep(Duration::from_secs(11)).await;
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert_eq!(fake.client.streams(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn konnectivity_dial_canceled_closes_connection_of_late_response() {
+    with_server(async |fake| {
+        let (tunnel, ()) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
+            let mut call = fake.accept().await;
+            let (_, number) = call.expect_dial().await;
+            assert_eq!(call.packet().await, Some(Packet::CloseDial { random: number }));
+            // The server forwarded the agent's response before it read the cancellation.
+            call.send_packet(&Packet::DialResponse { error: String::new(), connection: 9, random: number });
+            assert_eq!(call.packet().await, Some(Packet::CloseRequest { connection: 9 }));
+            call.send_packet(&Packet::CloseResponse { error: String::new(), connection: 9 });
+            assert_eq!(call.packet().await, None);
+            call.end("0", "");
+        });
+        assert_eq!(tunnel.err().unwrap().failure, TunnelFailure::NoAnswer);
+        tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(fake.client.streams(), 0);
     })
     .await;
