@@ -17,4 +17,4 @@ pub use builtin::{LocalDocument, build_v2};
 pub use document_hash::{mark_immutable, split_hash};
 pub use index::Index;
 pub use serve::answer;
-pub use v2::{BuildLocalV2, OpenApiV2, OpenApiV2Aggregator, merge_documents};
+pub use v2::{BuildLocalV2, LocalPart, OpenApiV2, OpenApiV2Aggregator, merge_documents};

@@ -14,6 +14,8 @@ use crate::{Results, memory};
 const PER_GROUP: u64 = 10;
 /// How long the server may work on a change of one definition.
 const CHANGE_TIME: Duration = Duration::from_secs(5);
+/// Interval of requests for OpenAPI v2: it is a large document.
+const POLL_INTERVAL_V2: Duration = Duration::from_millis(200);
 
 pub(super) fn resource(number: u64) -> BenchResource {
     BenchResource::new(&format!("group{}.bench.dev", number / PER_GROUP), number)
@@ -49,6 +51,7 @@ pub(super) async fn measure(on: &BenchedServer<'_>, sizes: &[u64], results: &mut
         installed = size;
         measure_new(on, size, results).await;
         measure_change(on, size, results).await;
+        measure_change_v2(on, size, results).await;
     }
 }
 
@@ -110,6 +113,16 @@ async fn measure_new(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
     }
 }
 
+/// Adds a field to the first version of a definition.
+async fn add_field(on: &BenchedServer<'_>, resource: &BenchResource, field: &str) {
+    let mut definition = resource.definition(None);
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][field] =
+        json!({"type": "string"});
+    let patch = json!({"spec": {"versions": definition["spec"]["versions"]}}).to_string();
+    let path = format!("{DEFINITIONS}/{}", resource.definition_name());
+    on.client.clone().send(&ObjectRequest::new(Method::PATCH, path).body(MERGE_PATCH, patch)).await;
+}
+
 /// CPU time after a change of one definition while a client reads its OpenAPI, and what that client receives.
 async fn measure_change(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
     let changed = resource(0);
@@ -121,14 +134,9 @@ async fn measure_change(on: &BenchedServer<'_>, size: u64, results: &mut Results
         index["paths"][&key]["serverRelativeURL"].as_str().unwrap_or_default().to_owned()
     };
     let before_url = url(&on.client.clone().send(&index).await);
-    let mut definition = changed.definition(None);
     let field = format!("field{size}");
-    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][&field] =
-        json!({"type": "string"});
     let (before, began) = (on.cpu(), Instant::now());
-    let patch = json!({"spec": {"versions": definition["spec"]["versions"]}}).to_string();
-    let path = format!("{DEFINITIONS}/{}", changed.definition_name());
-    on.client.clone().send(&ObjectRequest::new(Method::PATCH, path).body(MERGE_PATCH, patch)).await;
+    add_field(on, &changed, &field).await;
     let mut bytes = 0;
     loop {
         let body = on.client.clone().send(&index).await;
@@ -148,6 +156,23 @@ async fn measure_change(on: &BenchedServer<'_>, size: u64, results: &mut Results
     tokio::time::sleep(CHANGE_TIME.saturating_sub(began.elapsed())).await;
     results.add(on.kind, &format!("{name}, CPU"), "ms", on.cpu() - before);
     results.add(on.kind, &format!("{name}, bytes received"), "kB", bytes as f64 / 1000.0);
+}
+
+/// Time and CPU time until OpenAPI v2, which a client has read before, has a change of one definition.
+async fn measure_change_v2(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
+    let document = ObjectRequest::new(Method::GET, "/openapi/v2");
+    let bytes = on.client.clone().send(&document).await.len();
+    on.settled_memory().await;
+    let field = format!("version2field{size}");
+    let (before, began) = (on.cpu(), Instant::now());
+    add_field(on, &resource(0), &field).await;
+    while !String::from_utf8_lossy(&on.client.clone().send(&document).await).contains(&field) {
+        tokio::time::sleep(POLL_INTERVAL_V2).await;
+    }
+    let name = format!("one of {size} definitions changed: OpenAPI v2");
+    results.add(on.kind, &format!("{name} after"), "ms", began.elapsed().as_secs_f64() * 1000.0);
+    results.add(on.kind, &format!("{name}, CPU"), "ms", on.cpu() - before);
+    results.add(on.kind, &format!("{name}, its size"), "kB", bytes as f64 / 1000.0);
 }
 
 /// Reads a document until it is as wanted, at most two minutes.

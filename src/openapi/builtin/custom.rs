@@ -124,7 +124,7 @@ fn list_definition(kind: &ServedKind) -> Value {
                     kind.resource.plural
                 ),
                 "type": "array",
-                "items": {"allOf": [{"$ref": item}]},
+                "items": {"$ref": item},
             },
             "metadata": {"description": LIST_META_TEXT, "allOf": [{"$ref": format!("{V3_PREFIX}{LIST_META}")}]},
         },

@@ -3,6 +3,7 @@
 mod custom;
 mod custom_schema;
 mod definitions;
+mod document_v2;
 mod operations;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +13,10 @@ use aws_lc_rs::digest;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
-use self::custom::{META_DEFINITIONS, custom_definitions};
+use self::custom::custom_definitions;
 use self::custom_schema::OpenApiVersion;
-use self::definitions::{Definitions, DefinitionsText, V2_PREFIX, collect_references, schema_to_v2};
+use self::definitions::{Definitions, DefinitionsText, collect_references};
+pub use self::document_v2::build_v2;
 use self::operations::ResourceOperations;
 use super::v2::path_to_v3;
 use crate::discovery::EncodedDocument;
@@ -23,7 +25,7 @@ use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 /// Key of the document of APIServices.
 pub(super) const REGISTRATIONS: &str = "apis/apiregistration.k8s.io/v1";
 /// Changed whenever documents are built in another way.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Definitions that describe a kind of every group and version.
 const COMMON_KINDS: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
@@ -49,19 +51,8 @@ impl LocalDocument {
     ) -> BTreeMap<String, Arc<LocalDocument>> {
         let mut served: BTreeMap<String, (String, Vec<CatalogEntry>)> = BTreeMap::new();
         for entry in catalog.entries() {
-            let custom = entry
-                .kind
-                .resource
-                .custom
-                .as_ref()
-                .map(|custom| (&custom.uid, custom.generation, custom.is_terminating));
-            let names = (&entry.kind.resource.kind, &entry.kind.resource.list_kind);
-            let line = match custom {
-                Some(custom) => format!("{} {custom:?} {names:?}\n", entry.kind.resource.plural),
-                None => format!("{} {}\n", entry.kind.resource.plural, entry.is_stored()),
-            };
             let (lines, entries) = served.entry(key(entry)).or_default();
-            lines.push_str(&line);
+            lines.push_str(&content_line(entry));
             entries.push(entry.clone());
         }
         let document = |(key, (resources, entries)): (String, (String, Vec<CatalogEntry>))| {
@@ -120,37 +111,6 @@ impl LocalDocument {
     }
 }
 
-/// The OpenAPI v2 document of a catalog, as JSON.
-pub fn build_v2(catalog: &ResourceCatalog) -> String {
-    let text = DefinitionsText::read();
-    let definitions = text.parse();
-    let paths = paths(catalog.entries().iter(), &definitions);
-    let custom = custom_definitions(catalog.entries().iter(), OpenApiVersion::V2);
-    let mut names = META_DEFINITIONS.map(str::to_owned).to_vec();
-    collect_references(&paths, V2_PREFIX, &mut names);
-    for parameter in definitions.parameters.values() {
-        collect_references(parameter, V2_PREFIX, &mut names);
-    }
-    let versions: BTreeSet<(&str, &str)> =
-        catalog.entries().iter().map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version)).collect();
-    let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
-        let schema = with_common_kinds(&name, schema, &versions);
-        (name, schema_to_v2(schema))
-    });
-    let schemas = schemas.chain(custom);
-    json!({
-        "swagger": "2.0",
-        "info": info(),
-        "paths": paths,
-        "definitions": schemas.collect::<Map<_, _>>(),
-        "parameters": definitions.parameters.iter().filter(|(name, parameter)| parameter["name"] != **name)
-            .map(|(name, parameter)| (name.clone(), parameter.clone())).collect::<Map<_, _>>(),
-        "securityDefinitions": {"BearerToken": security_scheme()},
-        "security": [{"BearerToken": []}],
-    })
-    .to_string()
-}
-
 /// The OpenAPI v3 document of the resources of a group and version.
 fn build_v3(entries: &[CatalogEntry], definitions: &Definitions<'_>) -> Value {
     let entries = || entries.iter();
@@ -168,16 +128,12 @@ fn build_v3(entries: &[CatalogEntry], definitions: &Definitions<'_>) -> Value {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema)
     });
-    let schemas = schemas.chain(custom);
-    json!({
-        "openapi": "3.0.0",
-        "info": info(),
-        "paths": paths,
-        "components": {
-            "schemas": schemas.collect::<Map<_, _>>(),
-            "securitySchemes": {"BearerToken": security_scheme()},
-        },
-    })
+    let schemas = schemas.chain(custom).collect::<Map<_, _>>();
+    let (info, components) = match entries().all(|entry| entry.kind.resource.custom.is_some()) {
+        true => (json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}), json!({"schemas": schemas})),
+        false => (info(), json!({"schemas": schemas, "securitySchemes": {"BearerToken": security_scheme()}})),
+    };
+    json!({"openapi": "3.0.0", "info": info, "paths": paths, "components": components})
 }
 
 fn paths<'e>(entries: impl Iterator<Item = &'e CatalogEntry>, definitions: &Definitions<'_>) -> Value {
@@ -208,6 +164,18 @@ fn with_common_kinds(name: &str, mut schema: Value, versions: &BTreeSet<(&str, &
         schema["x-kubernetes-group-version-kind"] = kinds.collect();
     }
     schema
+}
+
+/// What a resource is described from, as text: another description has another one.
+fn content_line(entry: &CatalogEntry) -> String {
+    let resource = &entry.kind.resource;
+    match &resource.custom {
+        Some(custom) => {
+            let definition = (&custom.uid, custom.generation, custom.is_terminating);
+            format!("{} {definition:?} {:?}\n", resource.plural, (&resource.kind, &resource.list_kind))
+        }
+        None => format!("{} {}\n", resource.plural, entry.is_stored()),
+    }
 }
 
 fn info() -> Value {

@@ -1,5 +1,8 @@
 //! Paths and operations of a resource, as a kube-apiserver describes them in OpenAPI v2
-//! (`k8s.io/apiserver/pkg/endpoints/installer.go`).
+//! (`k8s.io/apiserver/pkg/endpoints/installer.go`; `pkg/controller/openapi/builder` of apiextensions-apiserver for custom
+//! resources).
+
+use std::slice::from_ref;
 
 use serde_json::{Map, Value, json};
 
@@ -100,18 +103,29 @@ enum PathTarget<'t> {
 impl<'d> ResourceOperations<'d> {
     pub(super) fn new(entry: &'d CatalogEntry, definitions: &'d Definitions<'d>) -> ResourceOperations<'d> {
         let group = match &*entry.kind.resource.group {
-            "" => "core".to_owned(),
-            group => {
-                let words = group.strip_suffix(".k8s.io").unwrap_or(group).split('.');
-                words.enumerate().map(|(at, word)| if at == 0 { word.to_owned() } else { capitalize(word) }).collect()
-            }
+            "" => "core",
+            group => group.strip_suffix(".k8s.io").unwrap_or(group),
         };
         let version = &entry.kind.version.version;
         ResourceOperations {
             entry,
             definitions,
-            tag: format!("{group}_{version}"),
-            group_version: format!("{}{}", capitalize(&group), capitalize(version)),
+            tag: format!("{}_{}", identifier(group, false), identifier(version, false)),
+            group_version: format!("{}{}", identifier(group, true), identifier(version, true)),
+        }
+    }
+
+    fn is_custom(&self) -> bool {
+        self.entry.kind.resource.custom.is_some()
+    }
+
+    /// Names of the parameters of an action.
+    fn parameter_names(&self, action: &Action) -> &'d [String] {
+        let of = |action: &str| self.definitions.actions.get(action).map(Vec::as_slice).unwrap_or_default();
+        match (action.name, self.is_custom()) {
+            ("get", true) => of("list").iter().find(|name| name.starts_with("resourceVersion-")).map_or(&[], from_ref),
+            ("deletecollection", true) => of("list"),
+            (name, _) => of(name),
         }
     }
 
@@ -147,7 +161,7 @@ impl<'d> ResourceOperations<'d> {
             PathTarget::Subresource(one) => (&ON_OBJECT, self.entry.subresource_verbs(one.name)),
         };
         let served: Vec<&Action> = actions.iter().filter(|action| verbs.contains(&action.verb)).collect();
-        let names = |action: &Action| self.definitions.actions.get(action.name).map(Vec::as_slice).unwrap_or_default();
+        let names = |action: &Action| self.parameter_names(action);
         let is_common =
             |name: &String| !name.starts_with("body-") && served.iter().all(|action| names(action).contains(name));
         let mut common: Vec<Value> = Vec::new();
@@ -195,7 +209,9 @@ impl<'d> ResourceOperations<'d> {
                 "scale" if one.message.is_none() => definition_named(SCALE),
                 _ => own_type(one.message),
             };
-            if !one.version.is_empty() {
+            if self.is_custom() {
+                kind = &resource.kind;
+            } else if !one.version.is_empty() {
                 (group, version_name) = (&one.group, &one.version);
             }
         }
@@ -212,7 +228,8 @@ impl<'d> ResourceOperations<'d> {
         let mut responses = json!({
             "200": {"description": "OK", "schema": answered}, "401": {"description": "Unauthorized"},
         });
-        for (code, description) in action.codes {
+        let codes = if action.name == "patch" && self.is_custom() { &[] } else { action.codes };
+        for (code, description) in codes {
             responses[*code] = json!({"description": description, "schema": answered});
         }
         let streams: &[&str] = if action.name == "list" { &STREAMS } else { &[] };
@@ -223,6 +240,7 @@ impl<'d> ResourceOperations<'d> {
         let consumed: &[&str] = match (action.name, &resource.custom) {
             ("patch", Some(_)) => &PATCHES[..2],
             ("patch", None) => &PATCHES,
+            (_, Some(_)) => &PRODUCED[..2],
             _ => &["*/*"],
         };
         let mut operation = json!({
@@ -245,6 +263,7 @@ impl<'d> ResourceOperations<'d> {
     fn description(&self, action: &Action, target: PathTarget<'_>) -> String {
         let kind = &self.entry.kind.resource.kind;
         let verb = match action.name {
+            "list" if self.is_custom() => return format!("list objects of kind {kind}"),
             "list" => return format!("list or watch objects of kind {kind}"),
             "post" => return format!("create{}{kind}", article(kind)),
             "delete" => return format!("delete{}{kind}", article(kind)),
@@ -259,12 +278,12 @@ impl<'d> ResourceOperations<'d> {
     }
 
     fn operation_id(&self, action: &Action, target: PathTarget<'_>) -> String {
-        let (group_version, kind) = (&self.group_version, &self.entry.kind.resource.kind);
+        let (group_version, kind) = (&self.group_version, identifier(&self.entry.kind.resource.kind, true));
         let is_namespaced = self.entry.kind.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces);
         let namespaced = if is_namespaced { "Namespaced" } else { "" };
         let collection = if action.name == "deletecollection" { "Collection" } else { "" };
         let suffix = match target {
-            PathTarget::Subresource(one) => capitalize(one.name),
+            PathTarget::Subresource(one) => identifier(one.name, true),
             PathTarget::AllNamespaces => "ForAllNamespaces".to_owned(),
             _ => String::new(),
         };
@@ -290,9 +309,21 @@ fn parameter_name(parameter: &Value) -> String {
     text("name").or_else(|| text("$ref")?.strip_prefix("#/parameters/")).unwrap_or_default().to_owned()
 }
 
-fn capitalize(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect()
+/// A part of an operation identifier: other characters than letters, digits and `_` are left out, and the next one is in
+/// upper case (`ToValidOperationID` in `k8s.io/apiserver/pkg/endpoints/openapi/openapi.go`).
+fn identifier(text: &str, is_capitalized: bool) -> String {
+    let mut part = String::with_capacity(text.len());
+    let mut is_word_start = is_capitalized;
+    for (at, letter) in text.char_indices() {
+        if !(letter.is_alphabetic() || letter == '_' || at != 0 && letter.is_numeric()) {
+            is_word_start = true;
+        } else if std::mem::take(&mut is_word_start) {
+            part.extend(letter.to_uppercase());
+        } else {
+            part.push(letter);
+        }
+    }
+    part
 }
 
 /// The article of a kind between spaces; a plural has none.

@@ -1,6 +1,7 @@
 //! Tests of the OpenAPI documents of built-in kinds.
 
 use super::custom::object_definition;
+use super::definitions::V2_PREFIX;
 use super::*;
 use crate::kubeapi::json::{read_json, write_json};
 use crate::kubeapi::protobuf::normalize::normalize;
@@ -76,7 +77,13 @@ fn openapi_documents_define_what_they_refer_to() {
         }
         assert!(references(&document, "#/parameters/").is_empty() && references(&document, V2_PREFIX).is_empty());
     }
-    let document: Value = serde_json::from_str(&build_v2(&catalog)).unwrap();
+    let parts = build_v2(&catalog, &|_| false);
+    let mut documents = parts.iter().map(|part| serde_json::from_str::<Value>(part.json.as_ref().unwrap()).unwrap());
+    let mut document = documents.next().unwrap();
+    for more in documents {
+        document["definitions"].as_object_mut().unwrap().extend(more["definitions"].as_object().unwrap().clone());
+    }
+    assert!(build_v2(&catalog, &|_| true).iter().all(|part| part.json.is_none()));
     for (prefix, section) in [(V2_PREFIX, "definitions"), ("#/parameters/", "parameters")] {
         let names = references(&document, prefix);
         assert!(names.len() > 20, "{section}");
@@ -162,4 +169,34 @@ fn openapi_schemas_of_custom_resources_are_those_of_kube_apiserver() {
     }
     assert!(count > 300);
     assert_eq!(different, 0);
+}
+
+#[test]
+fn openapi_operations_of_custom_resources_have_the_identifiers_of_kube_apiserver() {
+    let names = json!({"plural": "cron-tabs", "kind": "CronTab", "listKind": "CronTabList"});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object"}}});
+    let definition = json!({"metadata": {"name": "cron-tabs.3my-group.a.io"}, "status": {"acceptedNames": names},
+    "spec": {"group": "3my-group.a.io", "names": names, "scope": "Namespaced", "versions": [{
+        "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.a", "statusReplicasPath": ".status.a"}},
+    }]}});
+    let entry = CatalogEntry::of_custom(served_kind(&definition));
+    let document = build_v3(&[entry], &DefinitionsText::read().parse());
+    let root = "/apis/3my-group.a.io/v1/namespaces/{namespace}/cron-tabs";
+    let item = |path: &str| document["paths"][&format!("{root}{path}")].clone();
+    let (collection, object, scale) = (item(""), item("/{name}"), item("/{name}/scale"));
+    assert_eq!(collection["get"]["operationId"], "listMyGroupAIoV1NamespacedCronTab");
+    assert_eq!(collection["delete"]["operationId"], "deleteMyGroupAIoV1CollectionNamespacedCronTab");
+    assert_eq!(collection["get"]["tags"], json!(["MyGroupAIo_v1"]));
+    assert_eq!(parameter_names(&collection["delete"]), parameter_names(&collection["get"]));
+    assert_eq!(parameter_names(&object["get"]), ["resourceVersion"]);
+    assert_eq!(scale["put"]["x-kubernetes-group-version-kind"]["kind"], "CronTab");
+    let media_types = |operation: &Value| -> Vec<String> {
+        operation["requestBody"]["content"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(media_types(&collection["post"]), ["application/json", "application/yaml"]);
+    assert_eq!(media_types(&object["patch"]), ["application/json-patch+json", "application/merge-patch+json"]);
+    let list = &document["components"]["schemas"]["io.a.3my-group.v1.CronTabList"]["properties"]["items"]["items"];
+    assert_eq!(*list, json!({"$ref": "#/components/schemas/io.a.3my-group.v1.CronTab"}));
+    assert_eq!(document["info"]["title"], "Kubernetes CRD Swagger");
 }

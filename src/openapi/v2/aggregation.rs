@@ -13,17 +13,16 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep_until};
 
+use super::local_parts::BuildLocalV2;
 use super::merge_task::{MergeSources, merge_on_change, path_prefix};
 use super::poll_source::{OpenApiV2PollSource, RestoredParts};
 use super::serve::{DocumentDemand, OpenApiV2};
 use super::source_document::SourceDocument;
 use crate::discovery::{ApiServiceClaim, CacheSection, ClaimChange, ClaimMap, DiskCache, Fetch, Poller, ServedBy};
 use crate::process::Published;
+
 /// Idle time after which everything is dropped.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-
-/// Builds the document of what is served locally, as JSON.
-pub type BuildLocalV2 = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The aggregation of OpenAPI v2; dropping it ends its tasks.
 ///

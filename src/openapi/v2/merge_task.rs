@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::local_parts::{BuildLocalV2, LocalParts};
 use super::merge::DocumentMerger;
 use super::serve::MergedDocument;
 use super::source_document::{GroupVersionKind, SourceDocument};
@@ -58,8 +59,9 @@ pub(super) struct SourceContent {
 pub(super) async fn merge_on_change(
     mut changes: watch::Receiver<Option<Arc<MergeSources>>>,
     publisher: Publisher<Option<Arc<MergedDocument>>>,
-    local: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    local: Option<BuildLocalV2>,
 ) {
+    let mut parts = LocalParts::default();
     while changes.changed().await.is_ok() {
         let first_until = Instant::now() + FIRST_WAIT;
         let sources = loop {
@@ -75,11 +77,19 @@ pub(super) async fn merge_on_change(
         };
         let Some(sources) = sources else {
             publisher.publish(Arc::new(None));
+            parts = LocalParts::default();
             continue;
         };
-        let local = local.clone();
-        match spawn_blocking(move || sources.build(local.as_deref())).await {
-            Ok(built) => publisher.publish(Arc::new(Some(Arc::new(built)))),
+        let (local, mut own) = (local.clone(), std::mem::take(&mut parts));
+        let build = move || {
+            let local = local.map(|build| own.update(&build));
+            (sources.build(local.as_ref()), own)
+        };
+        match spawn_blocking(build).await {
+            Ok((built, own)) => {
+                parts = own;
+                publisher.publish(Arc::new(Some(Arc::new(built))));
+            }
             Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a bug in narthex"),
         }
         sleep(MERGE_INTERVAL).await;
@@ -87,14 +97,12 @@ pub(super) async fn merge_on_change(
 }
 
 impl MergeSources {
-    fn build(&self, local: Option<&(dyn Fn() -> String + Send + Sync)>) -> MergedDocument {
+    fn build(&self, local: Option<&SourceDocument>) -> MergedDocument {
         let claims: BTreeSet<(&str, &str)> = self.0.iter().map(|source| source.claim.group_and_version()).collect();
         let claimed: BTreeSet<String> = self.0.iter().filter_map(|source| path_prefix(&source.claim)).collect();
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         let mut merged = DocumentMerger::default();
-        let local = local.map(|build| SourceDocument::parse(build().as_bytes(), None));
-        // It is the program's own, and a test reads it.
-        if let Some(Ok(local)) = local {
+        if let Some(local) = local {
             let part = local.retain_paths(|path| !is_below(&claimed, path));
             merged.set_head(&part);
             merged.add(&part, |_| true);

@@ -7,6 +7,7 @@
 
 mod aggregation;
 mod convert_v3;
+mod local_parts;
 mod merge;
 mod merge_task;
 mod poll_source;
@@ -18,8 +19,9 @@ mod validate;
 
 use crate::discovery::{EncodedDocument, FetchError};
 
-pub use aggregation::{BuildLocalV2, OpenApiV2Aggregator};
+pub use aggregation::OpenApiV2Aggregator;
 pub(super) use convert_v3::path_to_v3;
+pub use local_parts::{BuildLocalV2, LocalPart};
 pub use serve::OpenApiV2;
 
 /// Converts `body`, an OpenAPI v2 document, to v3, as far as its paths begin with `prefix`; `None` if none do.

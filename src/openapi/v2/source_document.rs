@@ -105,6 +105,20 @@ impl SourceDocument {
         Ok(part)
     }
 
+    /// Adds the entries of another document, which replace those of the same name, and its head if there is none.
+    pub(super) fn extend(&mut self, other: &SourceDocument) {
+        if self.head.is_empty() {
+            self.head = other.head.clone();
+        }
+        for (own, others) in [
+            (&mut self.paths, &other.paths),
+            (&mut self.definitions, &other.definitions),
+            (&mut self.parameters, &other.parameters),
+        ] {
+            own.extend(others.iter().map(|(name, entry)| (name.clone(), entry.clone())));
+        }
+    }
+
     /// A copy without the paths that `keep` rejects, and without what only those referenced.
     pub(super) fn retain_paths(&self, keep: impl Fn(&str) -> bool) -> SourceDocument {
         let named = |entries: &Entries| -> BTreeSet<String> {

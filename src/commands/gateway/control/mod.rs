@@ -172,7 +172,8 @@ fn start_aggregators(
     let memory = FairBudget::new(DOCUMENT_MEMORY);
     let fetcher = || DocumentFetcher { client: client.clone(), memory: memory.clone() };
     let (discovery, snapshot) = DiscoveryAggregator::start(fetcher(), local_groups.clone(), disk_cache);
-    let local_v2 = catalog.map(|catalog| -> BuildLocalV2 { Arc::new(move || build_v2(&catalog.get())) });
+    let local_v2 =
+        catalog.map(|catalog| -> BuildLocalV2 { Arc::new(move |is_known| build_v2(&catalog.get(), is_known)) });
     let (openapi, index) = OpenApiAggregator::start(fetcher(), local_groups, disk_cache);
     let (openapi_v2, merged) = OpenApiV2Aggregator::start(fetcher(), disk_cache, local_v2);
     let documents = Documents { discovery: snapshot, openapi: index, openapi_v2: merged };

@@ -145,19 +145,21 @@ fn install(server: &Server<'_>, name: &str, folder: &Path) -> Vec<(String, Value
     documents
 }
 
-/// Schemas of the group and methods of paths. The reference page on resources of the embedded API server lists the
-/// other differences.
+/// Schemas of the group, and paths with their operations, without what is said of server-side apply.
 fn comparable_openapi(document: &Value, group: &str) -> Value {
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let schemas: Map<String, Value> = schemas
         .iter()
-        .filter(|(name, _)| is_of_group(name, group) && !name.ends_with("List"))
+        .filter(|(name, _)| is_of_group(name, group))
         .map(|(name, schema)| (name.clone(), schema.clone()))
         .collect();
-    let methods = |item: &Value| -> BTreeSet<String> { item.as_object().unwrap().keys().cloned().collect() };
-    let paths = document["paths"].as_object().unwrap();
-    let paths: BTreeMap<&String, BTreeSet<String>> = paths.iter().map(|(path, item)| (path, methods(item))).collect();
-    json!({"schemas": schemas, "paths": paths})
+    let mut paths = document["paths"].clone();
+    for item in paths.as_object_mut().unwrap().values_mut() {
+        if let Some(content) = item.pointer_mut("/patch/requestBody/content").and_then(Value::as_object_mut) {
+            content.remove("application/apply-patch+yaml");
+        }
+    }
+    json!({"info": document["info"], "schemas": schemas, "paths": paths})
 }
 
 /// Creates a definition and waits until it is served; returns the paths of its versions.
