@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::PatchError;
 use super::limits::{CopiedBytes, check_depth, check_operations};
 use crate::kubeapi::GoQuoted;
-use crate::kubeapi::json::{format_go_number, json_kind, read_json};
+use crate::kubeapi::json::{format_go_number, json_kind, read_json, strict_messages};
 
 /// Fields of an operation.
 const FIELDS: [&str; 4] = ["op", "path", "from", "value"];
@@ -28,7 +28,7 @@ impl JsonPatch {
     pub fn parse(bytes: &[u8], is_checked: bool) -> Result<(JsonPatch, Vec<String>), PatchError> {
         let prefix = if is_checked { "error decoding patch: " } else { "" };
         let malformed = |why: String| PatchError::Malformed(format!("{prefix}{why}"));
-        let (value, findings) = read_json(bytes).map_err(|error| malformed(error.to_string()))?;
+        let (value, mut findings) = read_json(bytes).map_err(|error| malformed(error.to_string()))?;
         let (list, item) = if is_checked {
             ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
         } else {
@@ -59,14 +59,13 @@ impl JsonPatch {
                     }
                 }
             }
-            let duplicates = findings.duplicates.iter().filter(|path| is_of_known_field(path));
-            warnings.extend(duplicates.map(|path| format!("json patch duplicate field {}", GoQuoted(path))));
-            for (index, fields) in operations.iter().enumerate() {
+            findings.duplicates.retain(|path| is_of_known_field(path));
+            let unknown = operations.iter().enumerate().flat_map(|(index, fields)| {
                 let unknown = fields.keys().filter(|key| !FIELDS.contains(&key.as_str()));
-                warnings.extend(
-                    unknown.map(|key| format!("json patch unknown field {}", GoQuoted(&format!("[{index}].{key}")))),
-                );
-            }
+                unknown.map(move |key| format!("[{index}].{key}"))
+            });
+            let messages = strict_messages(bytes, &findings, &unknown.collect::<Vec<_>>());
+            warnings.extend(messages.into_iter().map(|text| format!("json patch {text}")));
             warnings.truncate(100);
         }
         check_operations(operations.len())?;
@@ -402,6 +401,9 @@ mod tests {
             ]
         );
         assert_eq!(patch.apply(json!({})), Ok(json!({"b": {"x": 2}})));
+        let text = br#"[{"op":"add","path":"/a","foo":1,"value":1},{"op":"add","path":"/a","value":1,"value":2}]"#;
+        let expected = ["json patch unknown field \"[0].foo\"", "json patch duplicate field \"[1].value\""];
+        assert_eq!(JsonPatch::parse(text, true).unwrap().1, expected);
         assert!(JsonPatch::parse(text, false).unwrap().1.is_empty());
     }
 

@@ -40,7 +40,7 @@ pub(super) async fn create(
     if !options.is_dry_run && version.is_ok_and(|version| version > 0) {
         return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    warnings.extend(metadata::deduplicate_owners(&mut object));
+    warnings.extend(metadata::deduplicate_owners(&mut object, false));
     let object = store_new(api, collection, target, object, options.is_dry_run, warnings).await?;
     Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) })
 }

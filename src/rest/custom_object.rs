@@ -7,13 +7,14 @@ mod scale_fields;
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 pub(super) use self::coercion::{MalformedFields, coerce_embedded};
 pub(super) use self::embedded::embedded_errors;
 pub(super) use self::scale_fields::read_scale_fields;
 
-use self::coercion::coerce_metadata;
+use self::coercion::{coerce_metadata, has_foreign_fields};
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
 use super::compute::run_sized;
 use crate::kubeapi::field_error::FieldError;
@@ -61,6 +62,13 @@ pub(super) fn decode(version: &CustomVersion, value: &mut Value) -> Result<Vec<S
     unknown.extend(embedded);
     apply_defaults(value, schema);
     Ok(unknown)
+}
+
+/// The bytes of a stored object without the fields of its metadata whose type is wrong. None if it is no object at all.
+pub(super) fn repair_metadata(stored: &Bytes) -> Option<Bytes> {
+    let mut value: Value = serde_json::from_slice(stored).ok()?;
+    coerce_metadata(&mut value, MalformedFields::Remove).ok()?;
+    value.as_object().map(|object| write_stored_json(object).bytes.into())
 }
 
 /// Converts a stored object to the version of a kind, and gives it what the schemas of both versions add since it was
@@ -129,6 +137,9 @@ fn refresh(version: &CustomVersion, value: &mut Value) {
     prune_converted(version, value);
     let schema = &*version.schema();
     // What cannot be read is removed, so that there is no error.
+    if value.get("metadata").is_some_and(has_foreign_fields) {
+        let _ = coerce_metadata(value, MalformedFields::Remove);
+    }
     let _ = coerce_embedded(schema, value, MalformedFields::Remove);
     apply_defaults(value, schema);
     repair_generation(value);

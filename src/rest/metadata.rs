@@ -115,9 +115,9 @@ pub(super) fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>)
     }))
 }
 
-/// Removes owner references that occur twice; returns a warning about them (`dedupOwnerReferences` in
-/// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
-pub(super) fn deduplicate_owners(object: &mut Map<String, Value>) -> Option<String> {
+/// Removes owner references that occur twice; returns a warning about them, for a patched object in other words
+/// (`dedupOwnerReferencesAndAddWarning` in `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
+pub(super) fn deduplicate_owners(object: &mut Map<String, Value>, is_patched: bool) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
     let mut unique: Vec<Value> = Vec::new();
     let mut duplicates: Vec<String> = Vec::new();
@@ -133,8 +133,9 @@ pub(super) fn deduplicate_owners(object: &mut Map<String, Value>) -> Option<Stri
     }
     *owners = unique;
     (!duplicates.is_empty()).then(|| {
+        let when = if is_patched { " after mutating admission happens" } else { "" };
         format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may \
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
              reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
             duplicates.join(", ")
         )

@@ -305,7 +305,8 @@ impl ApiServer {
         };
         let fields: Arc<[DeclaredField]> = strategy::stored_fields(resource).into_iter().map(declare).collect();
         let upgrade = definition::is_definition(resource).then_some(upgrade_stored_definition as ValueUpgrade);
-        Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade }))
+        let repair = resource.custom.is_some().then_some(custom_object::repair_metadata as ValueUpgrade);
+        Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade, repair }))
     }
 }
 

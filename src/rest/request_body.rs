@@ -87,8 +87,9 @@ fn read_value(media_type: &str, body: &Bytes, kind: &ServedKind) -> Result<(Valu
             Ok((document.value, BodyFindings::Texts(duplicates)))
         }
         "application/vnd.kubernetes.protobuf" => {
-            let envelope = read_envelope(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
+            // kube-apiserver panics at such a body for a custom resource, and closes the connection.
             let message = kind.version.message().ok_or_else(unsupported_body)?;
+            let envelope = read_envelope(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let value = decode_object(&builtin_kinds().messages, message, &envelope);
             Ok((value.map_err(|error| malformed(DecodeError::of_kind(kind, error)))?, BodyFindings::Texts(Vec::new())))
         }

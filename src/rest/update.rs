@@ -35,7 +35,7 @@ pub(super) async fn update(
     warnings.extend(decoded.warnings);
     metadata::set_namespace(target, &mut object)?;
     metadata::check_name(target, &object)?;
-    warnings.extend(metadata::deduplicate_owners(&mut object));
+    warnings.extend(metadata::deduplicate_owners(&mut object, false));
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     loop {

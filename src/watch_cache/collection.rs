@@ -36,6 +36,8 @@ pub struct CollectionSettings {
     pub fields: Arc<[DeclaredField]>,
     /// Rewrites values that are stored in a version which is no longer served; none for a value that stays as it is.
     pub upgrade: Option<ValueUpgrade>,
+    /// Rewrites values that cannot be read as objects; none for a value that stays unreadable.
+    pub repair: Option<ValueUpgrade>,
 }
 
 /// Rewrites a stored value; none if it stays as it is.
@@ -207,7 +209,7 @@ impl ResourceCollection {
         let change = self.ring().read().find(revision).and_then(|change| change.new_object().cloned());
         Ok(change.unwrap_or_else(|| {
             let created = created.unwrap_or(revision);
-            Arc::new(self.parse(Arc::new(KeyValue { key: key.clone(), value, created, revision, expires: None })))
+            Arc::new(self.parse(&Arc::new(KeyValue { key: key.clone(), value, created, revision, expires: None })))
         }))
     }
 
@@ -226,7 +228,7 @@ impl ResourceCollection {
                 let at_hand = self.get(key);
                 let current = record.map(|record| match at_hand {
                     Some(object) if object.revision() == record.revision => object,
-                    _ => Arc::new(self.parse(record)),
+                    _ => Arc::new(self.parse(&record)),
                 });
                 Err(Error::Conflict { current })
             }
@@ -257,7 +259,7 @@ impl ResourceCollection {
         self.0.progress.read().clone()
     }
 
-    pub(super) fn parse(&self, record: Arc<KeyValue>) -> Stored {
+    pub(super) fn parse(&self, record: &Arc<KeyValue>) -> Stored {
         self.0.parse(record)
     }
 
@@ -297,7 +299,7 @@ impl ResourceCollection {
             for record in records {
                 // After a lost feed most objects are the same.
                 let same = self.get(&record.key).filter(|object| object.revision() == record.revision);
-                snapshot.insert(same.unwrap_or_else(|| Arc::new(self.parse(record.clone()))));
+                snapshot.insert(same.unwrap_or_else(|| Arc::new(self.parse(record))));
             }
             tokio::task::yield_now().await;
         }
@@ -327,20 +329,27 @@ impl ResourceCollection {
 }
 
 impl CollectionState {
-    fn parse(&self, record: Arc<KeyValue>) -> Stored {
-        let upgraded = self.settings.upgrade.and_then(|upgrade| upgrade(&record.value));
-        let record = match upgraded {
-            Some(value) => Arc::new(KeyValue { value, ..KeyValue::clone(&record) }),
-            None => record,
+    fn parse(&self, record: &Arc<KeyValue>) -> Stored {
+        let read = |record: &Arc<KeyValue>, rewritten: Option<Bytes>| {
+            let record = match rewritten {
+                Some(value) => Arc::new(KeyValue { value, ..KeyValue::clone(record) }),
+                None => record.clone(),
+            };
+            Stored::new(record, &self.settings.prefix, &self.settings.fields)
         };
-        Stored::new(record, &self.settings.prefix, &self.settings.fields)
+        let stored = read(record, self.settings.upgrade.and_then(|upgrade| upgrade(&record.value)));
+        let repair = self.settings.repair.filter(|_| stored.defect().is_some());
+        match repair.and_then(|repair| repair(&record.value)) {
+            Some(repaired) => read(record, Some(repaired)),
+            None => stored,
+        }
     }
 
     /// The object of a record: the one that is cached already, or parsed.
     fn object(&self, record: &Arc<KeyValue>, snapshot: &Snapshot, held: &HashMap<Key, Arc<Stored>>) -> Arc<Stored> {
         let known = [held.get(&record.key), snapshot.get(record.key.as_str())];
         let same = known.into_iter().flatten().find(|object| object.revision() == record.revision);
-        same.cloned().unwrap_or_else(|| Arc::new(self.parse(record.clone())))
+        same.cloned().unwrap_or_else(|| Arc::new(self.parse(record)))
     }
 }
 

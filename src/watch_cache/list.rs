@@ -221,7 +221,7 @@ impl ResourceCollection {
             let page = self.store().at(scope, start.as_deref(), OBJECTS_AT_ONCE.min(limit), revision).await?;
             let mut records = page.records.into_iter();
             for record in records.by_ref() {
-                let object = self.parse(record);
+                let object = self.parse(&record);
                 start = Some(format!("{}\0", object.key()));
                 if query.selection.matches(&object) {
                     list.objects.push(Arc::new(object));

@@ -17,6 +17,39 @@ pub(in crate::rest) enum MalformedFields {
     Remove,
 }
 
+/// The fields of `ObjectMeta`.
+const METADATA_FIELDS: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Whether stored metadata have what neither a kube-apiserver nor this server stores: unknown fields, null, or another
+/// type. Those that the watch cache reads are not looked at: it cannot read such an object.
+pub(super) fn has_foreign_fields(metadata: &Value) -> bool {
+    let is_foreign = |(name, value): (&String, &Value)| match name.as_str() {
+        "annotations" => value.as_object().is_none_or(|all| all.values().any(|value| !value.is_string())),
+        "creationTimestamp" | "deletionTimestamp" => {
+            value.as_str().is_none_or(|time| time.parse::<jiff::Timestamp>().is_err())
+        }
+        "deletionGracePeriodSeconds" => !value.is_i64(),
+        name => value.is_null() || !METADATA_FIELDS.contains(&name),
+    };
+    metadata.as_object().is_some_and(|fields| fields.iter().any(is_foreign))
+}
+
 /// Makes `metadata` what Go's `ObjectMeta` holds. Returns the paths of unknown fields.
 ///
 /// # Errors

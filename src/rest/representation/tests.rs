@@ -406,7 +406,7 @@ impl WatchFixture {
     fn new() -> WatchFixture {
         let store = Arc::new(MemoryStore::new());
         let collections = Collections::new(store, HistoryLimits::default(), Arc::new(|| 0));
-        let settings = CollectionSettings { prefix: prefix(), fields: Arc::new([]), upgrade: None };
+        let settings = CollectionSettings { prefix: prefix(), fields: Arc::new([]), upgrade: None, repair: None };
         WatchFixture { config_maps: collections.collection(&settings), collections }
     }
 

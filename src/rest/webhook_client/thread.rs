@@ -299,3 +299,44 @@ fn service_error_text(reference: &ServiceReference, error: &ResolveError) -> Str
         _ => error.message.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::Resolver;
+    use crate::registry::ResolveRules;
+    use crate::storage::{MemoryStore, Prefix};
+    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits};
+
+    fn thread() -> WebhookThread {
+        let collections = Collections::new(Arc::new(MemoryStore::new()), HistoryLimits::default(), Arc::new(|| 0));
+        let collection = |plural: &str| {
+            let prefix = Prefix::of_builtin("/registry", "", plural).unwrap();
+            collections.collection(&CollectionSettings { prefix, fields: Arc::default(), upgrade: None, repair: None })
+        };
+        let services = StoredServices {
+            services: collection("services"),
+            endpoint_slices: collection("endpointslices"),
+            rules: ResolveRules::default(),
+        };
+        WebhookThread::new(Dialer::from(Resolver::System), services, "127.0.0.1:6443".parse().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn webhook_call_ends_with_its_time_limit_while_it_waits() {
+        let thread = thread();
+        let url = Some("https://192.0.2.1/convert".to_owned());
+        let config = Arc::new(WebhookClientConfig { url, ..WebhookClientConfig::default() });
+        // As many calls as may be under way do not end.
+        let webhook = thread.webhook(&config).unwrap();
+        let busy = webhook.slots.acquire_many(MAX_CONCURRENT_CALLS as u32).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let failed = thread.call(&config, Bytes::new(), Duration::from_secs(30)).await;
+        let expected = "Post \"https://192.0.2.1/convert?timeout=30s\": context deadline exceeded (Client.Timeout \
+                        exceeded while awaiting headers)";
+        assert_eq!(failed, Err(expected.to_owned()));
+        assert_eq!(began.elapsed(), Duration::from_secs(30));
+        drop(busy);
+        assert_eq!(webhook.slots.available_permits(), MAX_CONCURRENT_CALLS);
+    }
+}

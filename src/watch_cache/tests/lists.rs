@@ -93,6 +93,7 @@ fn list_version_and_match() {
             prefix: Prefix::parse("/registry/others/").unwrap(),
             fields: Arc::new([]),
             upgrade: None,
+            repair: None,
         };
         let others = fixture.collections.collection(&other);
         others.create(&other.prefix.key("", "o").unwrap(), value("", ""), None).await.unwrap();

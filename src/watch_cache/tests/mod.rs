@@ -22,7 +22,12 @@ struct CacheFixture {
 
 fn things() -> CollectionSettings {
     let prefix = Prefix::parse("/registry/things/").unwrap();
-    CollectionSettings { prefix, fields: Arc::new([DeclaredField::new("type", &["type"])]), upgrade: None }
+    CollectionSettings {
+        prefix,
+        fields: Arc::new([DeclaredField::new("type", &["type"])]),
+        upgrade: None,
+        repair: None,
+    }
 }
 
 fn collections(store: Arc<dyn Store>, limits: HistoryLimits) -> Collections {

@@ -176,6 +176,7 @@ fn watch_bookmarks_move_on_with_the_store_and_precede_the_end() {
             prefix: Prefix::parse("/registry/others/").unwrap(),
             fields: Arc::new([]),
             upgrade: None,
+            repair: None,
         };
         let others = fixture.collections.collection(&other);
         others.create(&other.prefix.key("", "o").unwrap(), value("", ""), None).await.unwrap();

@@ -267,3 +267,25 @@ async fn custom_resource_is_scaled_by_its_subresource() {
     assert!(message.contains(".spec.replicas: Invalid value: -1: should be a non-negative integer"), "{message}");
     assert_eq!(client.get(&format!("{CRON_TABS}/b/scale")).await.status, 404);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_resource_in_protobuf_is_refused_and_its_connection_stays() {
+    let api = EmbeddedApiFixture::start(&[]);
+    for client in [api.http1().await, api.http2().await] {
+        if client.get(DEFINITION).await.status != 200 {
+            establish(&client).await;
+        }
+        let created =
+            send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &json!({"cronSpec": "* * * * *"}))).await;
+        assert!(matches!(created.status.as_u16(), 201 | 409), "{}", created.text());
+        let headers = [("content-type", "application/vnd.kubernetes.protobuf")];
+        let (object, status) = (format!("{CRON_TABS}/a"), format!("{CRON_TABS}/a/status"));
+        for (method, path) in [(Method::POST, CRON_TABS), (Method::PUT, &object), (Method::PUT, &status)] {
+            for body in ["k8s\0\n\0\u{12}\0\u{1a}\0\"\0", "k8s\0", "hello", ""] {
+                let response = client.send_and_read(request(method.clone(), path, &headers, body)).await;
+                response.assert_failure(415, "UnsupportedMediaType");
+            }
+        }
+        assert_eq!(client.get(CRON_TABS).await.json()["items"].as_array().map(Vec::len), Some(1));
+    }
+}

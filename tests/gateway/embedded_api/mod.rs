@@ -7,6 +7,7 @@ mod builtin_kinds;
 mod concurrency;
 mod conversion_selection;
 mod conversion_subresources;
+mod conversion_webhook_addresses;
 mod conversion_webhook_calls;
 mod conversion_webhooks;
 mod custom_resources;

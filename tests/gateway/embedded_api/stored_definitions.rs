@@ -239,3 +239,55 @@ async fn definition_whose_deletion_was_interrupted_is_removed_with_its_objects()
     });
     assert_eq!(list.await["items"], json!([]));
 }
+
+/// What kube-apiserver 1.36 serves of the same values (upstream's `TestInvalidObjectMetaInStorage`).
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_metadata_of_wrong_types_is_dropped_when_read() {
+    let object = |name: &str, metadata: &Value| {
+        let mut object: Value = serde_json::from_str(&old_object("example.com/v1", name, &json!({"a": "b"}))).unwrap();
+        object["metadata"] = json!({"name": name, "namespace": "default", "uid": "u1"});
+        object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        object.to_string()
+    };
+    let owner = |more: Value| {
+        let mut owner = json!({"apiVersion": "v1", "kind": "X", "name": "n", "uid": "u"});
+        owner.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        owner
+    };
+    let first = json!({
+        "labels": {"foo": 42, "bar": "abc"}, "annotations": "x", "unknown": 1, "finalizers": [1], "generation": "7",
+        "creationTimestamp": "2020-01-01T00:00:00Z", "ownerReferences": [owner(json!({"blah": 1}))],
+    });
+    let second = json!({"labels": {"a": "b"}, "creationTimestamp": "yesterday", "deletionGracePeriodSeconds": "x"});
+    let third = json!({"unknown": 1, "generation": 0, "labels": null});
+    let records = [
+        (
+            "/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com",
+            old_definition(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+                "a": {"type": "string"}}}}})),
+        ),
+        ("/registry/example.com/olds/default/m1", object("m1", &first)),
+        ("/registry/example.com/olds/default/m2", object("m2", &second)),
+        ("/registry/example.com/olds/default/m3", object("m3", &third)),
+    ];
+    let (_api, client) = start_with_records(&records).await;
+    establish(&client).await;
+    let expected = [
+        json!({"creationTimestamp": "2020-01-01T00:00:00Z", "generation": 1, "name": "m1", "namespace": "default",
+            "ownerReferences": [owner(json!({}))], "uid": "u1"}),
+        json!({"generation": 1, "labels": {"a": "b"}, "name": "m2", "namespace": "default", "uid": "u1"}),
+        json!({"generation": 1, "name": "m3", "namespace": "default", "uid": "u1"}),
+    ];
+    let metadata = |mut object: Value| {
+        object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        object["metadata"].take()
+    };
+    let list = client.get(OLDS).await.json();
+    for (at, expected) in expected.iter().enumerate() {
+        let name = expected["name"].as_str().unwrap();
+        let object = client.get(&format!("{OLDS}/{name}")).await;
+        assert_eq!(object.status, 200, "{}", object.text());
+        assert_eq!(metadata(object.json()), *expected);
+        assert_eq!(metadata(list["items"][at].clone()), *expected);
+    }
+}
