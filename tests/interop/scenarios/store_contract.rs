@@ -10,8 +10,8 @@
 #[path = "../../../src/storage/contract.rs"]
 mod contract;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::BufRead as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use self::contract::{StoreUnderTest, assert_contract, assert_history, steps};
 use super::TestFn;
-use crate::environment::{Process, TestEnvironment, free_port, peer};
+use crate::environment::{Process, TestEnvironment, call_etcd, free_port, open_etcd, peer};
 
 pub(super) const TESTS: &[(&str, TestFn)] = &[
     ("store contract: etcd keeps it", etcd_keeps_the_contract),
@@ -95,7 +95,7 @@ impl EtcdServer {
             format!("--max-request-bytes={}", MAX_VALUE_BYTES + (64 << 10)),
         ];
         let mut process = Process::start(name, &peer("etcd"), arguments, directory);
-        process.wait_until(|| call(address, "kv/range", &json!({"key": BASE64.encode("/")})).map(drop));
+        process.wait_until(|| call_etcd(address, "kv/range", &json!({"key": BASE64.encode("/")})).map(drop));
         (process, address)
     }
 
@@ -156,7 +156,7 @@ impl EtcdStore {
     }
 
     fn compact(&self, revision: Revision) {
-        call(self.address, "kv/compaction", &json!({"revision": revision.to_string(), "physical": true})).unwrap();
+        call_etcd(self.address, "kv/compaction", &json!({"revision": revision.to_string(), "physical": true})).unwrap();
         self.feeds.lock().oldest = compacted_revision(self.address);
     }
 
@@ -165,7 +165,7 @@ impl EtcdStore {
             "key": BASE64.encode(from), "range_end": BASE64.encode(end), "limit": limit.to_string(),
             "revision": revision.to_string(),
         });
-        call(self.address, "kv/range", &request).map_err(|text| {
+        call_etcd(self.address, "kv/range", &request).map_err(|text| {
             if text.contains("required revision has been compacted") {
                 return Error::Compacted(compacted_revision(self.address));
             }
@@ -205,7 +205,7 @@ impl Store for EtcdStore {
         let compare = json!({"key": name, "target": "MOD", "mod_revision": expected.to_string()});
         let success = if is_never_met { &get } else { &change };
         let request = json!({"compare": [compare], "success": [success], "failure": [get]});
-        let answer = match call(self.address, "kv/txn", &request) {
+        let answer = match call_etcd(self.address, "kv/txn", &request) {
             Ok(answer) => answer,
             Err(text) => return StoreFuture::ready(Err(Error::Unavailable(text.into()))),
         };
@@ -266,38 +266,12 @@ impl Feeds {
     }
 }
 
-/// Calls etcd; the error is its text.
-fn call(address: SocketAddr, method: &str, request: &Value) -> Result<Value, String> {
-    let mut text = String::new();
-    open(address, method, request)
-        .and_then(|mut answer| answer.read_to_string(&mut text))
-        .map_err(|e| e.to_string())?;
-    let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text:.200}"))?;
-    match answer["message"].as_str() {
-        Some(message) => Err(message.to_owned()),
-        None => Ok(answer),
-    }
-}
-
-/// The body of an answer. HTTP/1.0: neither chunks nor a connection that stays open.
-fn open(address: SocketAddr, method: &str, request: &Value) -> std::io::Result<BufReader<TcpStream>> {
-    let mut stream = TcpStream::connect(address)?;
-    let body = request.to_string();
-    write!(stream, "POST /v3/{method} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
-    let mut answer = BufReader::new(stream);
-    let mut line = String::new();
-    while answer.read_line(&mut line)? > 2 {
-        line.clear();
-    }
-    Ok(answer)
-}
-
 /// The results of a watch of all keys from a revision, with the values before.
 fn watch_lines(address: SocketAddr, from: Revision) -> impl Iterator<Item = Value> + Send {
     let create = json!({
         "key": BASE64.encode("/"), "range_end": BASE64.encode("0"), "start_revision": from.to_string(), "prev_kv": true,
     });
-    let answer = open(address, "watch", &json!({"create_request": create})).unwrap();
+    let answer = open_etcd(address, "watch", &json!({"create_request": create})).unwrap();
     answer.lines().map_while(Result::ok).map(|line| serde_json::from_str::<Value>(&line).unwrap()["result"].clone())
 }
 
@@ -309,7 +283,7 @@ fn compacted_revision(address: SocketAddr) -> Revision {
 }
 
 fn current(address: SocketAddr) -> Revision {
-    number(&call(address, "kv/range", &json!({"key": BASE64.encode("/")})).unwrap()["header"]["revision"])
+    number(&call_etcd(address, "kv/range", &json!({"key": BASE64.encode("/")})).unwrap()["header"]["revision"])
 }
 
 /// A number, which is text in etcd's JSON and left out if it is 0.

@@ -63,9 +63,17 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: validation", |environment| {
         compare_requests(environment, "validation.http", "validation", &[]);
     }),
+    (
+        "embedded API: custom resources: stored values are those in etcd",
+        custom_resources::stores_values_of_kube_apiserver,
+    ),
+    ("embedded API: requests: custom conversion", |environment| compare_custom(environment, "conversion")),
     ("embedded API: requests: custom definitions", |environment| compare_custom(environment, "definitions")),
     ("embedded API: requests: custom objects", |environment| compare_custom(environment, "objects")),
     ("embedded API: requests: custom defaults", |environment| compare_custom(environment, "defaults")),
+    ("embedded API: requests: custom encodings", |environment| compare_custom(environment, "encodings")),
+    ("embedded API: requests: custom field validation", |environment| compare_custom(environment, "field_validation")),
+    ("embedded API: requests: custom ratcheting", |environment| compare_custom(environment, "ratcheting")),
     ("embedded API: requests: custom fields", |environment| compare_custom(environment, "fields")),
     ("embedded API: requests: custom finalizers", |environment| compare_custom(environment, "finalizers")),
     ("embedded API: requests: custom limits", |environment| compare_custom(environment, "limits")),
@@ -144,7 +152,7 @@ const KINDS: [[&str; 5]; 8] = [
 
 /// Compares the responses to requests on custom resources, in a group of their own: tests share kube-apiserver.
 fn compare_custom(environment: &TestEnvironment, what: &str) {
-    let name = format!("custom-{what}");
+    let name = format!("custom-{}", what.replace('_', "-"));
     let group = format!("{name}.example.com");
     compare_requests(environment, &format!("custom_{what}.http"), &name, &[("group", &*group)]);
 }

@@ -208,13 +208,19 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Sends the request until the response is the one that is waited for. kube-apiserver refuses requests while it reads the
-/// objects of a changed definition.
+/// objects of a changed definition, also if it cannot read them.
 fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
     eventually(&row.title, || {
         let response = send_once(endpoint, identity, row);
         let text = format!("{} {}", response.status.as_u16(), response.text());
-        let is_ready = response.status != 429 || !text.contains("storage is (re)initializing");
-        if is_ready && row.until.iter().all(|wanted| text.contains(wanted)) { Ok(response) } else { Err(text) }
+        let is_ready = response.status != 429
+            || !text.contains("storage is (re)initializing")
+            || text.contains("initializing: failed to list");
+        let is_met = |wanted: &String| match wanted.parse::<u16>() {
+            Ok(code) => response.status == code,
+            Err(_) => text.contains(wanted),
+        };
+        if is_ready && row.until.iter().all(is_met) { Ok(response) } else { Err(text) }
     })
 }
 

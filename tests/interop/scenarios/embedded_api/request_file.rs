@@ -8,7 +8,7 @@
 //! | `# @each KEY = A \| B` | the request is sent for each value, as `{{KEY}}`; several multiply |
 //! | `# @concurrent` | sent together with the neighbors that say the same |
 //! | `# @base64` | the body is base64 |
-//! | `# @until TEXT` | sent again until the status code and the body, as one text, contain TEXT; several add up |
+//! | `# @until TEXT` | sent again until the status code and the body, as one text, contain TEXT, or the code is it; several add up |
 //!
 //! `{{repeat TEXT COUNT}}` is TEXT that often. The text before the first request says what the file is about.
 

@@ -5,6 +5,7 @@ mod definitions_page;
 mod installed_definitions;
 mod project_samples;
 mod storage_version;
+mod stored_values;
 mod versions_page;
 
 use std::sync::LazyLock;
@@ -20,6 +21,7 @@ use crate::environment::{
 pub(super) use self::definitions_page::follow_definitions_page;
 pub(super) use self::installed_definitions::installs_definitions;
 pub(super) use self::storage_version::change_storage_version;
+pub(super) use self::stored_values::stores_values_of_kube_apiserver;
 pub(super) use self::versions_page::follow_versions_page;
 
 /// Runs `commands` at a kube-apiserver of its own and at the embedded API server and compares the transcripts;
