@@ -51,6 +51,10 @@ quickstart *ARGS:
 bench *ARGS:
     cargo bench --locked --bench compare -- {{ARGS}}
 
+# Archives, Debian package, image, SBOM and checksums, in target/dist
+release *ARGS:
+    deploy/release {{ARGS}}
+
 # Everything that must pass before a change goes in
 ci:
     bash .ci/run

@@ -27,6 +27,33 @@ fn help_version_and_completion_printed_to_stdout() {
 }
 
 #[test]
+fn manual_pages_are_accepted_by_mandoc() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual-pages");
+    let _ = std::fs::remove_dir_all(&directory);
+    let output = narthex(&["man", "--output-dir", directory.to_str().expect("UTF-8")], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let pages: Vec<_> =
+        std::fs::read_dir(&directory).expect("pages").map(|page| page.expect("a page").path()).collect();
+    assert!(pages.len() > 15, "{pages:?}");
+    for page in [&["man"][..], &["man", "pki", "issue"]] {
+        let name = page.join("-").replacen("man", "narthex", 1);
+        let written = std::fs::read(directory.join(format!("{name}.1"))).expect("a page of this name");
+        assert_eq!(narthex(page, &[]).stdout, written, "{name}");
+    }
+    assert_eq!(exit_code(&["man", "no", "such"], &[]), 1);
+    // mandoc (Debian: mandoc) is not everywhere.
+    match Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages).output() {
+        Ok(output) => {
+            let found = text(&output.stdout);
+            // A date would differ from build to build.
+            let found: Vec<&str> = found.lines().filter(|line| !line.contains("missing date")).collect();
+            assert!(found.is_empty(), "{found:#?}");
+        }
+        Err(_) => println!("mandoc is not installed: the pages are not checked"),
+    }
+}
+
+#[test]
 fn exit_code_2_for_invalid_command_line() {
     for line in [
         &[][..],

@@ -1,6 +1,7 @@
 //! The command line: the commands and their arguments.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -67,6 +68,8 @@ pub enum Command {
         /// The shell
         shell: CompletionShell,
     },
+    /// Print the manual page of a command
+    Man(ManCommand),
 }
 
 /// The commands that read their environment themselves.
@@ -130,6 +133,18 @@ pub enum CheckCommand {
     /// Check the flags of the SOCKS5 proxy and the files they name
     #[command(after_help = SOCKS5_ENVIRONMENT_HELP)]
     Socks5(Arguments<Socks5Command>),
+}
+
+/// Print the manual page of a command
+#[derive(Debug, clap::Args)]
+#[command(after_help = "To read it: narthex man gateway | man -l -")]
+pub struct ManCommand {
+    /// Words of the command, for example `pki issue`; without, the page of narthex
+    #[arg(value_name = "COMMAND")]
+    pub words: Vec<String>,
+    /// Write the pages of all commands into this directory instead
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "words")]
+    pub output_dir: Option<PathBuf>,
 }
 
 /// The shells that have a completion script.

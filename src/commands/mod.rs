@@ -5,6 +5,7 @@ pub mod cli;
 mod completion;
 pub mod gateway;
 pub mod konnectivity;
+mod man;
 pub mod pki;
 mod program_name;
 pub mod proxy;
@@ -14,12 +15,14 @@ mod signals;
 pub mod socks5;
 pub mod status;
 mod threads;
+mod watchdog;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::config::{Diagnostics, environment};
+use crate::listen::inherit_sockets;
 use crate::observe::log;
 use crate::process::{Problem, Problems};
 use cli::Command;
@@ -36,6 +39,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    // The sockets would be for the gateway, or for the sidecar of its example.
+    if !matches!(command, Command::Quickstart(_)) {
+        inherit_sockets();
+    }
     match command {
         Command::Quickstart(arguments) => match arguments.read(&environment) {
             (config, mistakes) if mistakes.problems.0.is_empty() => quickstart::run(&config),
@@ -75,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Status(command) => command.run(),
         Command::Completion { shell } => completion::run(shell),
+        Command::Man(wanted) => man::run(&wanted),
     }
 }
 

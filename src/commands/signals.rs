@@ -1,6 +1,24 @@
-//! The signals that end a process.
+//! The signals that end a process, and what the service manager is told meanwhile.
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use super::watchdog;
+use crate::listen::unused_inherited_sockets;
+use crate::process::SdNotify;
+
+/// Time added to [`Shutdown::timeout`] for what ends afterwards: flushed logs, joined threads.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(10);
+
+/// How a process ends.
+pub(super) struct Shutdown<'t> {
+    /// State of the process until a signal arrives.
+    pub(super) serving: &'t str,
+    /// State of the process after that.
+    pub(super) ending: &'t str,
+    /// How long the shutdown takes at most.
+    pub(super) timeout: Duration,
+}
 
 /// Runs `wait` on this thread with the handlers of SIGTERM and SIGINT.
 pub(super) fn block_on_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
@@ -14,19 +32,39 @@ pub(super) fn block_on_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode)
     })
 }
 
-/// Waits for a signal, logs `ending`, and runs the shutdown `end`; a second signal ends the process at once.
-pub(super) fn shut_down_on_signal(ending: &str, end: impl Future<Output = ()>) -> ExitCode {
+/// Waits for a signal, logs it, and runs the shutdown `end`; a second signal ends the process at once. The service manager
+/// learns that the process serves, that it lives, and that it ends.
+pub(super) fn shut_down_on_signal(shutdown: &Shutdown<'_>, end: impl Future<Output = ()>) -> ExitCode {
+    let Shutdown { serving, ending, timeout } = shutdown;
+    let unused = unused_inherited_sockets();
+    if !unused.is_empty() {
+        let names = unused.join(", ");
+        tracing::warn!(names, "inherited sockets are not used: the name of each must be the flag that it replaces");
+    }
     block_on_signals(async |signals| {
-        let name = signals.next().await;
-        tracing::info!(signal = name, "shutting down: {ending}; a second signal ends the process at once");
-        tokio::select! {
-            biased;
-            name = signals.next() => {
-                tracing::warn!(signal = name, "second signal: ending at once; running requests are aborted");
-                // As k8s.io/apiserver's SetupSignalHandler: not a clean shutdown.
-                ExitCode::FAILURE
+        let notify = SdNotify::from_environment();
+        let send = |fields: &[(&str, &str)]| notify.iter().for_each(|notify| notify.send(fields));
+        send(&[("READY", "1"), ("STATUS", serving)]);
+        let run = async {
+            let name = signals.next().await;
+            tracing::info!(signal = name, "shutting down: {ending}; a second signal ends the process at once");
+            // So that its own limit need not follow the flags of this process.
+            let extended = (*timeout + TIMEOUT_MARGIN).as_micros().to_string();
+            let status = format!("Shutting down: {ending}");
+            send(&[("STOPPING", "1"), ("STATUS", &status), ("EXTEND_TIMEOUT_USEC", &extended)]);
+            tokio::select! {
+                biased;
+                name = signals.next() => {
+                    tracing::warn!(signal = name, "second signal: ending at once; running requests are aborted");
+                    // As k8s.io/apiserver's SetupSignalHandler: not a clean shutdown.
+                    ExitCode::FAILURE
+                }
+                () = end => ExitCode::SUCCESS,
             }
-            () = end => ExitCode::SUCCESS,
+        };
+        tokio::select! {
+            status = run => status,
+            never = watchdog::feed(|| send(&[("WATCHDOG", "1")])) => match never {},
         }
     })
 }

@@ -6,13 +6,18 @@ use tokio::sync::oneshot;
 
 use crate::process::Problem;
 
-/// Spawns a thread with a current-thread runtime and runs the future of `begin` on it.
+/// Spawns a thread with a current-thread runtime and runs the future of `begin` on it, supervised by the watchdog.
 pub(super) fn spawn_thread<F: Future<Output = ()>>(
     name: &str,
     begin: impl FnOnce() -> F + Send + 'static,
 ) -> Result<JoinHandle<()>, Problem> {
+    let thread = name.to_owned();
     let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, begin()),
+        Ok(runtime) => {
+            let tasks = tokio::task::LocalSet::new();
+            let _supervised = super::watchdog::supervise(&thread, &tasks);
+            tasks.block_on(&runtime, begin());
+        }
         Err(error) => tracing::error!(%error, "cannot create the async runtime of a thread"),
     };
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);

@@ -5,9 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::inherited_sockets::{BACKLOG, take_tcp_listener, unused_inherited_sockets};
 use crate::process::Problem;
 
-/// Binds `address` and listens on it.
+/// Binds `address` and listens on it. A socket named like `flag` that the service manager passed to this process is taken
+/// in its place.
 ///
 /// `SO_REUSEPORT` stays off: a second process on the same port must fail instead of taking a share of
 /// the connections. `SO_REUSEADDR` is on, so that a restart need not wait for `TIME_WAIT` to pass.
@@ -18,6 +20,14 @@ use crate::process::Problem;
 /// # Errors
 /// A [`Problem`] with the address and advice that names `flag`.
 pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
+    match take_tcp_listener(flag) {
+        Ok(Some(listener)) => {
+            tracing::info!(flag, "listening socket inherited from the service manager");
+            return Ok(listener);
+        }
+        Ok(None) => {}
+        Err(error) => return Err(Problem::new(flag, format!("socket inherited from the service manager: {error}"))),
+    }
     let listening = if address.ip().is_unspecified() {
         listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())).or_else(|error| match error.kind() {
             _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
@@ -32,6 +42,12 @@ pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     };
     listening.map_err(|error| {
         let advice = match error.kind() {
+            io::ErrorKind::AddrInUse if !unused_inherited_sockets().is_empty() => format!(
+                "the address is in use; the service manager passed the sockets {}: is one of them meant for {flag}? Its \
+                 FileDescriptorName is {} then",
+                unused_inherited_sockets().join(", "),
+                flag.trim_start_matches('-')
+            ),
             io::ErrorKind::AddrInUse => {
                 format!("the address is in use: stop the process that listens there, or choose another {flag}")
             }
@@ -61,7 +77,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.bind(&address.into())?;
-    socket.listen(4096)?;
+    socket.listen(BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
 

@@ -1,5 +1,5 @@
-//! Process-wide services: graceful shutdown, watched files, published snapshots, socket options, deadlines, and
-//! problems found in configuration.
+//! Process-wide services: graceful shutdown, notifications to the service manager, watched files, published snapshots,
+//! socket options, deadlines, and problems found in configuration.
 
 mod change_log;
 mod configuration;
@@ -10,6 +10,7 @@ mod field_reader;
 mod file;
 mod problem;
 mod published;
+mod sd_notify;
 mod sharded_map;
 mod socket;
 mod user_map;
@@ -28,6 +29,7 @@ pub use file::file_watcher::{FileWatcher, is_temporary_name};
 pub use file::watched_file::{OnFailure, ReloadReporter, WatchedFile, WatchedFileContent};
 pub use problem::{HelpTopic, Problem, Problems};
 pub use published::{Published, Publisher, changed_or_pending};
+pub use sd_notify::{SdNotify, watchdog_timeout};
 pub use sharded_map::ShardedMap;
 pub use socket::{configure_socket, configure_socket_with_keep_alive};
 pub use user_turns::{UserTurn, UserTurns};

@@ -10,7 +10,7 @@ use super::registry_thread::LeaseRelease;
 use super::request_observers::ObserverShutdown;
 use super::state::GatewayState;
 use crate::admin::AdminListener;
-use crate::commands::signals::{block_on_signals, shut_down_on_signal};
+use crate::commands::signals::{Shutdown, block_on_signals, shut_down_on_signal};
 use crate::commands::threads::join_all;
 use crate::config::GatewayConfig;
 use crate::config::gateway::ShutdownSettings;
@@ -102,7 +102,12 @@ impl GatewayHandle {
     pub fn run_until_signal(mut self) -> ExitCode {
         let (access_log, observers) = (self.logs.access.clone(), std::mem::take(&mut self.logs.observers));
         let returning = self.logs.lease_release.take();
-        let status = shut_down_on_signal("running requests are finished", self.shut_down());
+        let shutdown = Shutdown {
+            serving: &format!("Serving at {}", self.address),
+            ending: "running requests are finished",
+            timeout: self.shutdown.delay + self.request_timeout.max(self.shutdown.watch_grace) + CUT_GRACE * 3,
+        };
+        let status = shut_down_on_signal(&shutdown, self.shut_down());
         if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
             returning.wait(CUT_GRACE);
         }

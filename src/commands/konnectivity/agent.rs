@@ -9,7 +9,7 @@ use http::StatusCode;
 
 use super::api_server::LoadedKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
-use crate::commands::signals::shut_down_on_signal;
+use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
@@ -67,8 +67,13 @@ fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> R
     let health_port = health_address.port();
     health::spawn("admin", admin, Arc::new(move |request| respond_admin(&by_admin, health_port, request)))?;
     tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
+    let shutdown = Shutdown {
+        serving: "Serving",
+        ending: "servers prefer other agents, open connections may finish",
+        timeout: config.settings.drain_timeout,
+    };
     let agent = spawn_agent(config.settings, leases.zip(config.leases), state, drain)?;
-    Ok(shut_down_on_signal("servers prefer other agents, open connections may finish", async move {
+    Ok(shut_down_on_signal(&shutdown, async move {
         drainer.advance(ShutdownPhase::Draining);
         let _ = join_all([agent]).await;
     }))

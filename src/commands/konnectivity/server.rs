@@ -3,7 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::api_server::LoadedKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
 use super::token_reviews;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
-use crate::commands::signals::shut_down_on_signal;
+use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
@@ -29,7 +29,7 @@ use crate::konnectivity::server::{
     ConnectEnd, KonnectivityServer, PeerState, serve_agent_connection, serve_connect_frontend, serve_grpc_frontend,
 };
 use crate::kubeclient::KubeconfigSource;
-use crate::listen::{bind, raise_descriptor_limit};
+use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
@@ -100,6 +100,8 @@ pub(in crate::commands) fn prepare(
 struct KonnectivityListeners {
     agents: TcpListener,
     frontend: FrontendListener,
+    /// Socket file that this process made.
+    socket_file: Option<PathBuf>,
     health: TcpListener,
     admin: TcpListener,
 }
@@ -117,26 +119,37 @@ impl KonnectivityListeners {
         let health = problems.collect(bind(config.health_address, "--health-port"));
         let admin = problems.collect(bind(config.admin_address, "--admin-port"));
         let frontend = problems.collect(match &config.frontend {
-            FrontendAddress::Tcp { address, .. } => bind(*address, "--server-port").map(FrontendListener::Tcp),
-            FrontendAddress::Unix { path, delete_existing } => {
-                bind_unix(path, *delete_existing).map(FrontendListener::Unix)
+            FrontendAddress::Tcp { address, .. } => {
+                bind(*address, "--server-port").map(|listener| (FrontendListener::Tcp(listener), None))
             }
+            FrontendAddress::Unix { path, delete_existing } => bind_frontend_socket(path, *delete_existing),
         });
         match (agents, health, admin, frontend) {
-            (Some(agents), Some(health), Some(admin), Some(frontend)) => {
-                Ok(KonnectivityListeners { agents, frontend, health, admin })
+            (Some(agents), Some(health), Some(admin), Some((frontend, socket_file))) => {
+                Ok(KonnectivityListeners { agents, frontend, socket_file, health, admin })
             }
             _ => Err(problems),
         }
     }
 }
 
-/// Binds a Unix socket that the user and the group of the process may use, as the reference does.
-fn bind_unix(path: &Path, delete_existing: bool) -> Result<UnixListener, Problem> {
+/// Takes the Unix socket that the service manager passed to this process, or binds one; then with its file.
+fn bind_frontend_socket(path: &Path, delete_existing: bool) -> Result<(FrontendListener, Option<PathBuf>), Problem> {
     let problem = |error: io::Error| Problem::new(format!("--uds-name {}", path.display()), error);
+    match take_unix_listener("--uds-name").map_err(problem)? {
+        Some(inherited) => Ok((FrontendListener::Unix(inherited), None)),
+        None => {
+            let bound = bind_unix(path, delete_existing).map_err(problem)?;
+            Ok((FrontendListener::Unix(bound), Some(path.to_owned())))
+        }
+    }
+}
+
+/// Binds a Unix socket that the user and the group of the process may use, as the reference does.
+fn bind_unix(path: &Path, delete_existing: bool) -> io::Result<UnixListener> {
     if delete_existing {
         match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(problem(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
@@ -144,8 +157,8 @@ fn bind_unix(path: &Path, delete_existing: bool) -> Result<UnixListener, Problem
     let mask = rustix::process::umask(rustix::fs::Mode::RWXO);
     let listener = UnixListener::bind(path);
     rustix::process::umask(mask);
-    let listener = listener.map_err(problem)?;
-    listener.set_nonblocking(true).map_err(problem)?;
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -154,7 +167,7 @@ struct RunningServer {
     server: Arc<KonnectivityServer>,
     drainer: Drainer,
     drain_timeout: Duration,
-    socket_file: Option<std::path::PathBuf>,
+    socket_file: Option<PathBuf>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -204,15 +217,13 @@ impl RunningServer {
         health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, &listen, request)))?;
         tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
         tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");
-        let socket_file = match config.frontend {
-            FrontendAddress::Unix { path, .. } => Some(path),
-            FrontendAddress::Tcp { .. } => None,
-        };
-        Ok(RunningServer { server, drainer, drain_timeout: config.drain_timeout, socket_file, threads })
+        let (drain_timeout, socket_file) = (config.drain_timeout, listeners.socket_file);
+        Ok(RunningServer { server, drainer, drain_timeout, socket_file, threads })
     }
 
     fn run_until_signal(self) -> ExitCode {
-        shut_down_on_signal("open tunnels may finish", self.shut_down())
+        let shutdown = Shutdown { serving: "Serving", ending: "open tunnels may finish", timeout: self.drain_timeout };
+        shut_down_on_signal(&shutdown, self.shut_down())
     }
 
     async fn shut_down(self) {

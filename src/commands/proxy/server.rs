@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::handler::{ProxyConnection, ProxyContext};
 use super::paths::Prefixes;
-use crate::commands::signals::shut_down_on_signal;
+use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::ProxyConfig;
 use crate::config::proxy::ProxyListenAddress;
@@ -92,7 +92,8 @@ impl ProxyServer {
     /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub(super) fn run_until_signal(self) -> ExitCode {
         let ProxyServer { drainer, thread, _socket } = self;
-        shut_down_on_signal("running requests may finish", async {
+        let shutdown = Shutdown { serving: "Serving", ending: "running requests may finish", timeout: Duration::ZERO };
+        shut_down_on_signal(&shutdown, async {
             drainer.advance(ShutdownPhase::Draining);
             let _ = join_all([thread]).await;
         })

@@ -15,7 +15,7 @@ use super::worker::Socks5Worker;
 use super::{Socks5Files, connection};
 use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
 use crate::commands::gateway::{EgressSettings, FileErrors, egress_report, remote_call_report};
-use crate::commands::signals::shut_down_on_signal;
+use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
 use crate::egress::{EgressConfigFile, EgressRoutes};
@@ -109,7 +109,9 @@ impl Socks5Server {
     /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub(super) fn run_until_signal(self) -> ExitCode {
         let access_log = self.access_log.clone();
-        let status = shut_down_on_signal("open connections may finish", self.shut_down());
+        let shutdown =
+            Shutdown { serving: "Serving", ending: "open connections may finish", timeout: self.drain_timeout };
+        let status = shut_down_on_signal(&shutdown, self.shut_down());
         access_log.flush();
         status
     }

@@ -22,8 +22,13 @@ pub(crate) struct KonnectivityProcess {
 
 impl KonnectivityProcess {
     pub(crate) fn spawn(mut command: Command) -> KonnectivityProcess {
-        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+        KonnectivityProcess::spawn_with_stdio(command)
+    }
+
+    /// The same, with the environment, standard input and output that `command` has.
+    pub(crate) fn spawn_with_stdio(mut command: Command) -> KonnectivityProcess {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (errors, kept) = (child.stderr.take().unwrap(), log.clone());
         std::thread::spawn(move || {
@@ -124,23 +129,8 @@ impl ServerProcess {
         more: &[&str],
     ) -> ServerProcess {
         let (health, admin, socket) = (free_port(), free_port(), environment.path(&format!("{id}.sock")));
-        let file = |name: &str| environment.path(name).display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-        command.args([
-            "konnectivity-server".to_owned(),
-            format!("--mode={mode}"),
-            format!("--uds-name={}", socket.display()),
-            "--server-port=0".to_owned(),
-            format!("--cluster-cert={}", file("konnectivity.crt")),
-            format!("--cluster-key={}", file("konnectivity.key")),
-            format!("--cluster-ca-cert={}", file("client-ca.crt")),
-            format!("--agent-port={agent_port}"),
-            format!("--agent-bind-address={address}"),
-            format!("--health-port={health}"),
-            "--health-bind-address=127.0.0.1".to_owned(),
-            format!("--admin-port={admin}"),
-            format!("--server-id={id}"),
-        ]);
+        command.args(server_arguments(environment, id, mode, (address, agent_port), (&socket, health, admin)));
         command.args(more);
         let process = KonnectivityProcess::spawn(command);
         process.wait_for_log(&["health and metrics"]).await;
@@ -173,6 +163,32 @@ impl ServerProcess {
         stream.read_to_string(&mut response).unwrap();
         response
     }
+}
+
+/// Arguments of a server that listens for agents at `address` and for clients at `socket`.
+pub(crate) fn server_arguments(
+    environment: &TestEnvironment,
+    id: &str,
+    mode: &str,
+    (address, agent_port): (&str, u16),
+    (socket, health, admin): (&Path, u16, u16),
+) -> Vec<String> {
+    let file = |name: &str| environment.path(name).display().to_string();
+    vec![
+        "konnectivity-server".to_owned(),
+        format!("--mode={mode}"),
+        format!("--uds-name={}", socket.display()),
+        "--server-port=0".to_owned(),
+        format!("--cluster-cert={}", file("konnectivity.crt")),
+        format!("--cluster-key={}", file("konnectivity.key")),
+        format!("--cluster-ca-cert={}", file("client-ca.crt")),
+        format!("--agent-port={agent_port}"),
+        format!("--agent-bind-address={address}"),
+        format!("--health-port={health}"),
+        "--health-bind-address=127.0.0.1".to_owned(),
+        format!("--admin-port={admin}"),
+        format!("--server-id={id}"),
+    ]
 }
 
 /// Arguments of an agent for the servers at `hosts`.

@@ -9,3 +9,4 @@ pub(crate) mod idle_frontends;
 pub(crate) mod rotation;
 pub(crate) mod server_discovery;
 pub(crate) mod status;
+pub(crate) mod systemd;

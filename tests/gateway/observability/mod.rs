@@ -7,4 +7,5 @@ pub(crate) mod audit;
 pub(crate) mod log_messages;
 pub(crate) mod refusal_log;
 pub(crate) mod remote_calls;
+pub(crate) mod systemd;
 pub(crate) mod tracing;

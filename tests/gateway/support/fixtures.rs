@@ -258,15 +258,18 @@ impl GatewayProcess {
     }
 
     pub(crate) fn spawn(mut program: Command, arguments: &[String], env_vars: &[(&str, &str)]) -> GatewayProcess {
-        let mut child = program
-            .args(arguments)
-            .env_clear()
-            .envs(env_vars.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        program.stdin(Stdio::null()).stdout(Stdio::null());
+        GatewayProcess::spawn_with_stdio(program, arguments, env_vars)
+    }
+
+    /// The same, with the standard input and output that `program` has.
+    pub(crate) fn spawn_with_stdio(
+        mut program: Command,
+        arguments: &[String],
+        env_vars: &[(&str, &str)],
+    ) -> GatewayProcess {
+        let mut child =
+            program.args(arguments).env_clear().envs(env_vars.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (sender, receiver) = std::sync::mpsc::channel();
         let (errors, kept) = (child.stderr.take().unwrap(), log.clone());

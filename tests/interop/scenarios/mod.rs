@@ -22,6 +22,7 @@ mod leader_election;
 mod many_watches;
 mod metrics_server;
 mod openapi;
+mod packages;
 mod pages;
 mod proxy;
 mod proxy_browser;
@@ -124,6 +125,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,
         install::GATEWAY_TESTS,
+        packages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
         embedded_api::operators::GATEWAY_TESTS,

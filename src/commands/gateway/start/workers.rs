@@ -46,8 +46,9 @@ impl Listeners {
         let configured = config.serving.address;
         let clients = bind(configured, "--secure-port")?;
         let bound = clients.local_addr().map_err(|error| Problem::new(configured, error))?;
-        // A dual-stack listener reports `[::]`; keep the configured address.
-        let address = SocketAddr::new(configured.ip(), bound.port());
+        // A dual-stack listener reports `[::]`; keep the configured address. An inherited one has its own.
+        let ip = if bound.ip().is_unspecified() { configured.ip() } else { bound.ip() };
+        let address = SocketAddr::new(ip, bound.port());
         let health = config.serving.health_address.map(|at| bind(at, "--proxy-endpoints-port")).transpose()?;
         Ok(Listeners { clients, address, health })
     }
