@@ -4,16 +4,23 @@
 //! loopback address. It answers only requests with a loopback name or the configured address as `Host`, so that a web
 //! page cannot read it through DNS rebinding. On another address, remote peers get only metrics and health.
 
+mod attention;
+mod certificate_list;
+mod events;
 mod expiry;
 mod host;
 mod page;
 mod server;
+mod sparkline;
 mod status_report;
 mod storage_report;
 mod summary;
 mod times;
 mod token;
+mod traffic_report;
+mod write_timeout;
 
+pub use attention::AttentionReport;
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use host::{ServedHost, is_same_host};
 pub use server::{AdminListener, AdminState, spawn};
@@ -25,6 +32,7 @@ pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;
 pub use times::{human_duration, timestamp};
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};
+pub use traffic_report::TrafficReport;
 
 /// Default of `--admin-address`.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:6480";

@@ -1,49 +1,80 @@
-//! The status page: one self-contained HTML document without scripts.
+//! The status page: one self-contained HTML document that is updated by `/events`, and useful without scripts.
 
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
 use askama::Template;
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 
+use super::attention::AttentionReport;
+use super::certificate_list::CertificateRow;
+use super::events::encode_event;
 use super::expiry::ExpiryWarning;
-use super::status_report::{PeerCertificateReport, StatusReport};
+use super::sparkline::Sparkline;
+use super::status_report::{ApiServiceReport, EgressReport, StatusReport};
 use super::summary::StatusSummary;
 
-const STYLESHEET: &str = "\
-:root{color-scheme:light dark;--fg:#1c2024;--dim:#60646c;--bg:#fcfcfd;--line:#d9d9e0;--good:#18794e;--bad:#b42318;--warn:#9a5b00}\
-@media (prefers-color-scheme:dark){:root{--fg:#edeef0;--dim:#b0b4ba;--bg:#111113;--line:#363a3f;--good:#3dd68c;--bad:#ff9592;--warn:#ffca16}}\
-body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);margin:2rem auto;max-width:72rem;padding:0 1rem}\
-h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p{margin:.25rem 0}.dim{color:var(--dim)}\
-.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.scroll{overflow-x:auto}\
-table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}\
-th{font-weight:600;color:var(--dim)}td.n,th.n{text-align:right}code{font:13px/1.5 ui-monospace,monospace}a{color:inherit}";
+const STYLESHEET: &str = include_str!("../../templates/status_page.css");
+const SCRIPT: &str = include_str!("../../templates/status_page.js");
+/// Maximum number of entries of the list of what needs attention.
+const MAX_ATTENTION: usize = 50;
 
-/// Content security policy of the page: allows its one inline style sheet and nothing else.
+/// Content security policy of the page: allows its one style sheet, its one script, and the events of this process.
 pub(super) static PAGE_SECURITY_POLICY: LazyLock<String> = LazyLock::new(|| {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, STYLESHEET.as_bytes());
+    let hash = |text: &str| STANDARD.encode(digest(&SHA256, text.as_bytes()));
     format!(
-        "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        STANDARD.encode(digest)
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+        hash(STYLESHEET),
+        hash(SCRIPT)
     )
 });
 
 /// Renders `report` as of `now`.
 pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
+    let content = StatusContent::new(report, now);
+    let title = format!("Narthex: {}", content.summary.line());
     // Only a `Display` that fails is an error.
-    StatusPage { report, now, summary: report.summarize(now) }.render().unwrap_or_default()
+    StatusPage { title, content: content.render().unwrap_or_default() }.render().unwrap_or_default()
+}
+
+/// Renders the content of the page as a server-sent event.
+pub(super) fn render_event(report: &StatusReport, now: SystemTime) -> Bytes {
+    encode_event(&StatusContent::new(report, now).render().unwrap_or_default())
 }
 
 #[derive(Template)]
 #[template(path = "status_page.html", whitespace = "minimize")]
-struct StatusPage<'r> {
+struct StatusPage {
+    title: String,
+    content: String,
+}
+
+/// What changes while the page is open.
+#[derive(Template)]
+#[template(path = "status_content.html", whitespace = "minimize")]
+struct StatusContent<'r> {
     report: &'r StatusReport,
     now: SystemTime,
     summary: StatusSummary,
+    attention: Vec<AttentionReport>,
+    certificates: Vec<CertificateRow<'r>>,
 }
 
-impl StatusPage<'_> {
+impl<'r> StatusContent<'r> {
+    fn new(report: &'r StatusReport, now: SystemTime) -> StatusContent<'r> {
+        StatusContent {
+            report,
+            now,
+            summary: report.summarize(now),
+            attention: report.attention(now),
+            certificates: report.certificates_in_order(now),
+        }
+    }
+
     fn is_ready(&self) -> bool {
         self.report.phase == "serving" && self.report.not_ready.is_empty()
     }
@@ -68,36 +99,37 @@ impl StatusPage<'_> {
         self.report.listen.iter().any(|address| address.starts_with("https://"))
     }
 
-    fn local_apiservices(&self) -> usize {
-        self.report.apiservices.iter().filter(|service| service.is_available_local()).count()
+    /// Available Local APIServices without requests are only counted: they have no backend that can fail.
+    fn shown_apiservices(&self) -> impl Iterator<Item = &ApiServiceReport> {
+        self.report.apiservices_in_order().filter(|service| !is_folded(service))
     }
 
-    /// Remarkable ones first.
-    fn peer_certificates(&self) -> impl Iterator<Item = &PeerCertificateReport> {
-        let (first, rest): (Vec<_>, Vec<_>) =
-            self.report.peer_certificates.iter().partition(|certificate| certificate.is_remarkable(self.now));
-        first.into_iter().chain(rest)
+    fn local_apiservices(&self) -> usize {
+        self.report.apiservices.iter().filter(|service| is_folded(service)).count()
+    }
+
+    fn first_attention(&self) -> &[AttentionReport] {
+        &self.attention[..self.attention.len().min(MAX_ATTENTION)]
+    }
+
+    fn more_attention(&self) -> usize {
+        self.attention.len().saturating_sub(MAX_ATTENTION)
+    }
+
+    /// Failing ones first.
+    fn egress_in_order(&self) -> impl Iterator<Item = &EgressReport> {
+        let (failing, good): (Vec<_>, Vec<_>) = self.report.egress.iter().partition(|proxy| proxy.is_failing());
+        failing.into_iter().chain(good)
     }
 
     fn handshake_failures(&self) -> String {
         let failures = self.report.handshake_failures.iter().filter(|(_, count)| **count > 0);
         failures.map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
     }
+}
 
-    /// Title, explanation and entries of each list of problems.
-    fn problems(&self) -> [(&'static str, &'static str, &[String]); 4] {
-        let report = self.report;
-        [
-            ("Mistakes in the registry", "The last good state of these objects is in use.", &report.registry_problems),
-            ("Mistakes in files", "The last good content is in use.", &report.file_problems),
-            (
-                "Discovery and OpenAPI documents of backends",
-                "Could not be fetched or are invalid.",
-                &report.document_problems,
-            ),
-            ("Warnings", "", &report.registry_warnings),
-        ]
-    }
+fn is_folded(service: &ApiServiceReport) -> bool {
+    service.is_available_local() && !service.has_traffic()
 }
 
 fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
@@ -112,7 +144,7 @@ fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
 mod tests {
     use super::super::status_report::{
         ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, EgressReport, EndpointReport,
-        RefusalReport, RemoteCallReport, VerdictReport,
+        PeerCertificateReport, RefusalReport, RemoteCallReport, VerdictReport,
     };
     use super::super::storage_report::{StorageReport, StoredResourceReport};
     use super::*;
@@ -191,7 +223,7 @@ mod tests {
             verdict: VerdictReport::default(),
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);
-        assert!(!page.contains("<script") && !page.contains("alert('"), "{page}");
+        assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
         assert!(page.contains("&#60;script&#62;alert(&#39;1&#39;)"));
     }
 
@@ -202,7 +234,7 @@ mod tests {
         let page = |report: &StatusReport| render(report, SystemTime::UNIX_EPOCH);
         assert!(!page(&report).contains("cluster (socks5)"));
         report.egress.push(EgressReport { selection: "cluster".into(), ..EgressReport::default() });
-        assert!(page(&report).contains("<th>Egress</th>") && page(&report).contains("<td>cluster (socks5)</td>"));
+        assert!(page(&report).contains(">Egress</th>") && page(&report).contains(">cluster (socks5)</td>"));
     }
 
     #[test]
@@ -217,9 +249,10 @@ mod tests {
     #[test]
     fn status_page_loads_nothing_external() {
         let page = render(&StatusReport::default(), SystemTime::UNIX_EPOCH);
-        for elsewhere in ["http://", "https://", "src=", "url(", "@import", "<script", "style="] {
+        for elsewhere in ["http://", "https://", "src=", "url(", "@import", "style=", "onclick"] {
             assert!(!page.contains(elsewhere), "{elsewhere}");
         }
         assert!(PAGE_SECURITY_POLICY.starts_with("default-src 'none'; style-src 'sha256-"));
+        assert!(!PAGE_SECURITY_POLICY.contains("unsafe") && !SCRIPT.contains("innerHTML"));
     }
 }

@@ -1,5 +1,6 @@
 //! The admin listener: its thread, connections and routes.
 
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -12,36 +13,47 @@ use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Body;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, MissedTickBehavior};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
+use super::events::{EventBody, EventStreams, MAX_INTERVAL, StreamRefusal};
 use super::host::{ServedHost, is_same_host};
 use super::page;
 use super::status_report::StatusReport;
 use super::token::{AdminToken, AdminTokenConfig};
+use super::traffic_report::TrafficReport;
+use super::write_timeout::WriteTimeout;
 use crate::listen::bind;
-use crate::observe::metrics::ExpositionFormat;
+use crate::observe::metrics::{ExpositionFormat, RequestHistory, SAMPLE_INTERVAL};
 use crate::observe::{HealthChecks, LogLevel, Metrics};
-use crate::process::{Problem, Published};
+use crate::process::{Drain, Problem, Published, ShutdownPhase};
 
 const FLAG: &str = "--admin-address";
 /// Maximum number of concurrent connections; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// Maximum lifetime of a connection, so that a client that stops reading does not hold its slot forever.
+/// Maximum lifetime of a connection without an event stream, so that a slow client does not hold its slot forever.
 const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 /// Timeout of request headers, and of idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum request body size; a body holds a log level.
 const MAX_BODY_SIZE: usize = 4096;
 
+/// Maximum time for which a client may read nothing of a response.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+const EVENTS_PATH: &str = "/events";
 const LOG_LEVEL_PATH: &str = "/log-level";
 /// Challenge for browsers; any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"Narthex\", charset=\"UTF-8\"";
+
+/// Body of a response: complete, or an event stream.
+type AdminBody = Either<Full<Bytes>, EventBody>;
 
 /// Sources of what the admin listener serves, evaluated for every request on the admin thread. Remote peers get only
 /// metrics and health.
@@ -60,6 +72,8 @@ pub struct AdminState {
     pub tasks: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// With `--admin-token-file`: everything but metrics and health requires the token.
     pub token: Option<AdminTokenConfig>,
+    /// Shutdown phase: event streams end when requests are no longer accepted.
+    pub drain: Drain,
 }
 
 /// The admin listener; it serves until the process ends.
@@ -77,10 +91,12 @@ pub fn spawn(address: SocketAddr, state: AdminState) -> Result<AdminListener, Pr
         .enable_all()
         .build()
         .map_err(|error| problem("cannot serve", &error))?;
-    let server = AdminServer { served_host: ServedHost::new(&address.to_string()), state, token: None };
     thread::Builder::new()
         .name("admin".into())
-        .spawn(move || tokio::task::LocalSet::new().block_on(&runtime, server.accept(listener)))
+        .spawn(move || {
+            let server = AdminServer::new(&address.to_string(), state);
+            tokio::task::LocalSet::new().block_on(&runtime, server.accept(listener));
+        })
         .map_err(|error| problem("cannot start the thread for", &error))?;
     Ok(AdminListener { local_addr })
 }
@@ -89,6 +105,8 @@ struct AdminServer {
     served_host: ServedHost,
     state: AdminState,
     token: Option<Published<AdminToken>>,
+    history: RefCell<RequestHistory>,
+    events: EventStreams,
 }
 
 /// Local and peer address of a connection.
@@ -99,6 +117,16 @@ struct ConnectionAddresses {
 }
 
 impl AdminServer {
+    fn new(address: &str, state: AdminState) -> AdminServer {
+        AdminServer {
+            served_host: ServedHost::new(address),
+            state,
+            token: None,
+            history: RefCell::default(),
+            events: EventStreams::new(),
+        }
+    }
+
     async fn accept(mut self, listener: TcpListener) {
         self.token = self.state.token.take().map(AdminTokenConfig::publish_token);
         let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -106,15 +134,16 @@ impl AdminServer {
             Err(error) => return tracing::error!(%error, "admin listener failed to start; restart the process"),
         };
         let server = Rc::new(self);
+        tokio::task::spawn_local(server.clone().sample_requests());
+        tokio::task::spawn_local(server.clone().publish_events());
         let mut service = ServiceBuilder::new()
             .concurrency_limit(MAX_CONNECTIONS)
-            .timeout(MAX_CONNECTION_LIFETIME)
             .service_fn(move |(stream, peer)| server.clone().serve(stream, peer));
         loop {
             // Ready when there is room for one more; neither layer fails before the call.
             let Ok(service) = service.ready().await else { return };
             match listener.accept().await {
-                // Connection errors and the timeout are not reported.
+                // Connection errors and timeouts are not reported.
                 Ok(accepted) => drop(tokio::task::spawn_local(service.call(accepted))),
                 Err(error) => {
                     // Most likely out of file descriptors, which is temporary.
@@ -128,23 +157,86 @@ impl AdminServer {
     /// Serves one connection.
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Result<(), BoxError> {
         let ends = ConnectionAddresses { local: stream.local_addr()?, peer };
+        let has_stream = Cell::new(false);
         let service = service_fn(|request| {
-            let server = self.clone();
-            async move { Ok::<_, Infallible>(server.respond(request, ends).await) }
+            let (server, has_stream) = (self.clone(), &has_stream);
+            async move {
+                let response = server.respond(request, ends).await;
+                has_stream.set(matches!(response.body(), Either::Right(_)));
+                Ok::<_, Infallible>(response)
+            }
         });
+        let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(16 * 1024)
             .serve_connection(TokioIo::new(stream), service);
-        Ok(connection.await?)
+        // An event stream lasts until its client leaves; their number is limited.
+        let lifetime = async {
+            loop {
+                tokio::time::sleep(MAX_CONNECTION_LIFETIME).await;
+                if !has_stream.get() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            result = connection => Ok(result?),
+            () = lifetime => Ok(()),
+        }
+    }
+
+    /// Takes a sample of the request counters every ten seconds.
+    async fn sample_requests(self: Rc<Self>) {
+        let mut interval = tokio::time::interval(SAMPLE_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            interval.tick().await;
+            self.history.borrow_mut().sample(&self.state.metrics);
+        }
+    }
+
+    /// Sends the status page to the event streams whenever it changes, and ends them on shutdown.
+    async fn publish_events(self: Rc<Self>) {
+        let mut drain = self.state.drain.clone();
+        let (mut shown, mut looked, mut sent) = (StatusReport::default(), None, Instant::now());
+        loop {
+            tokio::select! {
+                () = self.events.next_turn(looked) => {}
+                () = drain.wait_for(ShutdownPhase::Draining) => break,
+            }
+            let report = self.report();
+            looked = Some(Instant::now());
+            if self.events.has_no_event() || sent.elapsed() >= MAX_INTERVAL || report != shown {
+                self.events.publish(Some(page::render_event(&report, SystemTime::now())));
+                (shown, sent) = (report, Instant::now());
+            }
+        }
+        if !self.events.is_empty() {
+            self.events.publish(Some(page::render_event(&self.report(), SystemTime::now())));
+        }
+        self.events.close();
+    }
+
+    /// The report with the recent requests.
+    fn report(&self) -> StatusReport {
+        let mut report = (self.state.report)();
+        let history = self.history.borrow();
+        for service in &mut report.apiservices {
+            service.traffic = TrafficReport::from_history(&history, &service.name, "");
+            for endpoint in &mut service.endpoints {
+                endpoint.traffic = TrafficReport::from_history(&history, &service.name, &endpoint.address);
+            }
+        }
+        report
     }
 
     async fn respond<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(
         &self,
         request: Request<B>,
         ends: ConnectionAddresses,
-    ) -> Response<Full<Bytes>> {
+    ) -> Response<AdminBody> {
         if !self.served_host.matches_request(&request, ends.local) {
             let text = "This is the admin address of a Narthex process. It answers only requests with a Host that is a \
                         loopback name or address, or its configured address.\n";
@@ -166,6 +258,10 @@ impl AdminServer {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
                 response
             }
+            None if reads && request.uri().path() == EVENTS_PATH => match self.events.open() {
+                Ok(events) => return event_response(events),
+                Err(refusal) => refused_stream(refusal),
+            },
             None if reads => self.operator_response(&request),
             None if request.method() == Method::PUT && request.uri().path() == LOG_LEVEL_PATH => {
                 self.set_log_level(request).await
@@ -203,7 +299,7 @@ impl AdminServer {
         let state = &self.state;
         match request.uri().path() {
             "/" => {
-                let mut response = Response::new(Bytes::from(page::render(&(state.report)(), SystemTime::now())));
+                let mut response = Response::new(Bytes::from(page::render(&self.report(), SystemTime::now())));
                 let headers = response.headers_mut();
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
                 if let Ok(policy) = HeaderValue::from_str(&page::PAGE_SECURITY_POLICY) {
@@ -211,7 +307,7 @@ impl AdminServer {
                 }
                 response
             }
-            "/status.json" => json(&(state.report)().with_verdict(SystemTime::now())),
+            "/status.json" => json(&self.report().with_verdict(SystemTime::now())),
             LOG_LEVEL_PATH => plain_text(StatusCode::OK, format!("{}\n", state.log_level.current())),
             "/debug/connections" => json(&(state.connections)()),
             "/debug/tasks" => json(&(state.tasks)()),
@@ -257,14 +353,34 @@ fn json(value: &impl serde::Serialize) -> Response<Bytes> {
     }
 }
 
+fn event_response(events: EventBody) -> Response<AdminBody> {
+    let mut response = Response::new(Either::Right(events));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    add_common_headers(response.headers_mut());
+    response
+}
+
+fn refused_stream(refusal: StreamRefusal) -> Response<Bytes> {
+    plain_text(
+        StatusCode::SERVICE_UNAVAILABLE,
+        match refusal {
+            StreamRefusal::TooMany => "too many event streams are open; close other status pages\n",
+            StreamRefusal::Draining => "the process is shutting down\n",
+        },
+    )
+}
+
+fn finish(response: Response<Bytes>) -> Response<AdminBody> {
+    let mut response = response.map(|body| Either::Left(Full::new(body)));
+    add_common_headers(response.headers_mut());
+    response
+}
+
 /// Adds the headers that every response carries.
-fn finish(response: Response<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = response.map(Full::new);
-    let headers = response.headers_mut();
+fn add_common_headers(headers: &mut HeaderMap) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    response
 }
 
 #[cfg(test)]
@@ -295,6 +411,7 @@ mod tests {
             connections: Box::new(|| serde_json::json!([])),
             tasks: Box::new(|| serde_json::json!([])),
             token: None,
+            drain: Drain::new().1,
         }
     }
 
@@ -350,7 +467,7 @@ mod tests {
 
     #[tokio::test]
     async fn admin_remote_peers_get_only_metrics_and_health() {
-        let server = AdminServer { served_host: ServedHost::new("0.0.0.0:6480"), state: state(), token: None };
+        let server = AdminServer::new("0.0.0.0:6480", state());
         let local = "10.0.0.5:6480".parse().unwrap();
         let ask = async |peer: &str, method: &str, path: &str| {
             let request = Request::builder().method(method).uri(path).header("host", "10.0.0.5:6480");
@@ -365,9 +482,16 @@ mod tests {
             {
                 assert_eq!(ask(peer, "GET", path).await.0, status, "{peer} {path}");
             }
-            for path in
-                ["/", "/status.json", "/log-level", "/debug/connections", "/debug/tasks", "/nothing", "//metrics"]
-            {
+            for path in [
+                "/",
+                "/events",
+                "/status.json",
+                "/log-level",
+                "/debug/connections",
+                "/debug/tasks",
+                "/nothing",
+                "//metrics",
+            ] {
                 let (status, said) = ask(peer, "GET", path).await;
                 assert!(status == 403 && said.contains("from the same machine"), "{peer} {path}: {status} {said}");
             }
@@ -422,6 +546,7 @@ mod tests {
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
             token: None,
+            drain: Drain::new().1,
         };
         let problem = spawn(admin.local_addr, state).err().unwrap();
         assert_eq!(problem.location, "--admin-address");

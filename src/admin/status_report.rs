@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::attention::AttentionReport;
 use super::storage_report::StorageReport;
 use super::times::{TimeOffset, format_latency, human_duration, time_offset};
+use super::traffic_report::TrafficReport;
 use crate::process::ShutdownPhase;
 
 /// The state of the process at one moment. Fields are only added, never removed or renamed.
@@ -84,6 +86,8 @@ pub struct VerdictReport {
     pub expired_certificates: u64,
     /// Number of certificates that expire within 30 days.
     pub expiring_certificates: u64,
+    /// What needs attention, failures first.
+    pub attention: Vec<AttentionReport>,
 }
 
 /// State of one APIService.
@@ -114,6 +118,9 @@ pub struct ApiServiceReport {
     pub inflight: u64,
     /// Open watches.
     pub watches: u64,
+    /// Requests of the last 15 minutes; left out without requests.
+    #[serde(skip_serializing_if = "TrafficReport::is_empty")]
+    pub traffic: TrafficReport,
 }
 
 /// State of the discovery document of an APIService.
@@ -148,6 +155,9 @@ pub struct EndpointReport {
     pub inflight: u64,
     /// Average time to response headers over the last seconds, in microseconds; null if there was no request.
     pub latency_micros: Option<u64>,
+    /// Requests of the last 15 minutes; left out without requests.
+    #[serde(skip_serializing_if = "TrafficReport::is_empty")]
+    pub traffic: TrafficReport,
 }
 
 /// One proxy of an egress selection.
@@ -411,6 +421,11 @@ impl ApiServiceReport {
             Some(false) => format!("False ({})", self.reason),
             None => "Unknown".to_owned(),
         }
+    }
+
+    /// Whether it had requests in the last 15 minutes.
+    pub fn has_traffic(&self) -> bool {
+        !self.traffic.is_empty()
     }
 
     /// Ready and total endpoints, as `1/2`.

@@ -150,6 +150,7 @@ impl StatusReport {
             failing_remote_calls: self.remote_calls.iter().filter(|of| !of.failing_since.is_empty()).count() as u64,
             expired_certificates: expired as u64,
             expiring_certificates: (expiring.len() - expired) as u64,
+            attention: self.attention(now),
             failures: verdict.failures,
             warnings: verdict.warnings,
         };

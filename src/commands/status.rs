@@ -5,11 +5,13 @@ mod certificates;
 mod fetch;
 mod konnectivity;
 mod refusals;
+mod traffic;
+mod watch;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -36,6 +38,12 @@ pub struct StatusCommand {
     /// File with the bearer token of the admin listener (the process's --admin-token-file)
     #[arg(long, value_name = "FILE", env = "NARTHEX_ADMIN_TOKEN_FILE", visible_alias = "token-file")]
     pub admin_token_file: Option<PathBuf>,
+    /// Show the state until Ctrl-C, also while the process restarts; a terminal is redrawn
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Seconds between two reports of --watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
 }
 
 /// A section of the report.
@@ -63,23 +71,29 @@ impl StatusCommand {
     /// Fetches the report and prints it to standard output. Exit status 1 without a report, and with `--fail` when
     /// anything in it fails.
     pub fn run(&self) -> ExitCode {
-        match self.fetch_output() {
-            Ok((text, verdict)) => {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let result = runtime.map_err(|error| format!("cannot start: {error}")).and_then(|runtime| {
+            runtime.block_on(async {
+                if self.watch {
+                    return watch::run(self, Duration::from_secs(self.interval)).await;
+                }
+                let (text, verdict) = self.fetch_output(self.output == StatusFormat::Wide).await?;
                 // A closed pipe is not a failure.
                 let _ = std::io::stdout().write_all(text.as_bytes());
-                if self.fail && !verdict.is_ok() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-            }
-            Err(error) => {
-                eprintln!("narthex status: {error}");
-                ExitCode::FAILURE
-            }
-        }
+                Ok(if self.fail && !verdict.is_ok() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+            })
+        });
+        result.unwrap_or_else(|error| {
+            eprintln!("narthex status: {error}");
+            ExitCode::FAILURE
+        })
     }
 
-    fn fetch_output(&self) -> Result<(String, StatusSummary), String> {
+    /// Fetches the report and formats it; tables have the recent requests if `with_traffic`.
+    async fn fetch_output(&self, with_traffic: bool) -> Result<(String, StatusSummary), String> {
         let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose();
         let token = token.map_err(|problems| problems.to_string())?;
-        let text = fetch::fetch_report(&self.admin_address, token.as_ref())?;
+        let text = fetch::fetch_report(&self.admin_address, token.as_ref()).await?;
         let not_ours = |error: &dyn std::fmt::Display| {
             format!("response of {} is not a narthex status report of this version: {error}", self.admin_address)
         };
@@ -95,7 +109,7 @@ impl StatusCommand {
         };
         let shown = match self.output {
             StatusFormat::Table | StatusFormat::Wide if self.part.is_some() => report.refusal_tables(now),
-            StatusFormat::Table | StatusFormat::Wide => report.tables(now, wide),
+            StatusFormat::Table | StatusFormat::Wide => report.tables(now, wide, with_traffic),
             StatusFormat::Json => format!("{:#}\n", value()?),
             StatusFormat::Yaml => serde_saphyr::to_string(&value()?).map_err(|error| not_ours(&error))?,
         };
@@ -129,9 +143,11 @@ impl ProcessReport {
         })
     }
 
-    fn tables(&self, now: SystemTime, wide: bool) -> String {
+    fn tables(&self, now: SystemTime, wide: bool, with_traffic: bool) -> String {
         match self {
-            ProcessReport::Gateway(report) => tables(report, now, wide),
+            ProcessReport::Gateway(report) => {
+                tables(report, now, TableColumns { wide, traffic: with_traffic && traffic::has_traffic(report) })
+            }
             ProcessReport::KonnectivityServer(report) => konnectivity::server_tables(report, now, wide),
             ProcessReport::KonnectivityAgent(report) => konnectivity::agent_tables(report, now, wide),
         }
@@ -155,13 +171,22 @@ impl ProcessReport {
     }
 }
 
+/// Which columns and tables are shown.
+#[derive(Clone, Copy, Default)]
+struct TableColumns {
+    wide: bool,
+    /// Recent requests.
+    traffic: bool,
+}
+
 /// The report as tables in kubectl's layout.
-fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
+fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> String {
     let mut out = heading(report, now);
-    api_service_table(&mut out, report, now, wide);
+    api_service_table(&mut out, report, now, columns);
     stored_object_table(&mut out, report);
+    let wide = columns.wide;
     if wide {
-        endpoint_table(&mut out, report);
+        endpoint_table(&mut out, report, columns.traffic);
     }
     table(&mut out, &calls::COLUMNS, calls::rows(report, now));
     let rows = report
@@ -207,15 +232,19 @@ fn heading(report: &StatusReport, now: SystemTime) -> String {
 }
 
 /// Appends the table of APIServices, or of the upstreams of a sidecar.
-fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, wide: bool) {
+fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, shown: TableColumns) {
+    let TableColumns { wide, traffic } = shown;
     let (name, service) = if report.is_sidecar() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
-    let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
+    let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES"];
+    columns.extend(traffic.then_some(traffic::COLUMNS).into_iter().flatten());
+    columns.push("SINCE");
     // Without egress routes all connections are direct: no column.
     let has_egress = !report.egress.is_empty();
     columns.extend(has_egress.then_some("EGRESS"));
     columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
     // Available local APIServices are only counted: they have no backend that can fail, and a cluster has many.
-    let folded = |service: &&ApiServiceReport| !wide && service.is_available_local();
+    let folded =
+        |service: &&ApiServiceReport| !wide && service.is_available_local() && !(traffic && service.has_traffic());
     let rows = report.apiservices_in_order().filter(|service| !folded(service)).map(|service| {
         let mut row = vec![
             service.name.clone(),
@@ -224,8 +253,9 @@ fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, w
             service.ready_endpoints(),
             service.inflight.to_string(),
             service.watches.to_string(),
-            StatusReport::age(&service.since, now),
         ];
+        row.extend(traffic.then(|| traffic::cells(&service.traffic)).into_iter().flatten());
+        row.push(StatusReport::age(&service.since, now));
         row.extend(has_egress.then(|| service.way.clone()));
         if wide {
             row.extend([service.circuit.clone(), service.discovery.describe(now), service.message.clone()]);
@@ -255,19 +285,23 @@ fn stored_object_table(out: &mut String, report: &StatusReport) {
 }
 
 /// Appends the table of endpoints.
-fn endpoint_table(out: &mut String, report: &StatusReport) {
+fn endpoint_table(out: &mut String, report: &StatusReport, traffic: bool) {
     let rows = report.endpoints_in_order().map(|(name, endpoint)| {
-        vec![
+        let mut row = vec![
             name.to_owned(),
             endpoint.address.clone(),
             endpoint.describe(),
             endpoint.connections.to_string(),
             endpoint.inflight.to_string(),
             endpoint.latency(),
-        ]
+        ];
+        row.extend(traffic.then(|| traffic::cells(&endpoint.traffic)).into_iter().flatten());
+        row
     });
     let name = if report.is_sidecar() { "PATH" } else { "APISERVICE" };
-    table(out, &[name, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
+    let mut columns = vec![name, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"];
+    columns.extend(traffic.then_some(traffic::COLUMNS).into_iter().flatten());
+    table(out, &columns, rows.collect());
 }
 
 /// Appends the lists of problems.
@@ -329,8 +363,6 @@ fn replace_control_characters(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::admin::{
         AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
@@ -359,6 +391,7 @@ mod tests {
                             connections: 3,
                             inflight: 41,
                             latency_micros: Some(730),
+                            ..EndpointReport::default()
                         },
                         EndpointReport {
                             address: "10.0.0.2:443".into(),
@@ -376,6 +409,7 @@ mod tests {
                     },
                     inflight: 2,
                     watches: 40,
+                    ..ApiServiceReport::default()
                 },
                 ApiServiceReport {
                     name: "v1alpha1.example.narthex.dev".into(),
@@ -463,7 +497,7 @@ mod tests {
     #[test]
     fn status_tables_layout() {
         assert_eq!(
-            tables(&report(), now(), false),
+            tables(&report(), now(), TableColumns::default()),
             "\
 1 of 2 APIServices unavailable; TokenReview failing since 23:58 UTC; 1 mistake in the registry; 1 mistake in files; 2 certificates expire within 30 days, the first in 4d; audit webhook dropped 3 events
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
@@ -506,7 +540,7 @@ Mistakes in files; the last good content is in use:
 
     #[test]
     fn status_wide_shows_endpoints_and_messages_without_escape_sequences() {
-        let text = tables(&report(), now(), true);
+        let text = tables(&report(), now(), TableColumns { wide: true, ..TableColumns::default() });
         assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
         let discovery = "half-open   stale, 5m ago   all checks passed\n";
         assert!(text.contains(discovery), "{text}");
@@ -526,10 +560,10 @@ Mistakes in files; the last good content is in use:
         let apiservices =
             vec![one("v1.", "Local", true), one("v1.apps", "Local", true), one("v1.a.io", "Local", false)];
         let report = StatusReport { phase: "serving".into(), apiservices, ..StatusReport::default() };
-        let text = tables(&report, now(), false);
+        let text = tables(&report, now(), TableColumns::default());
         assert!(text.contains("\nv1.a.io   Local     False") && !text.contains("v1.apps"), "{text}");
         assert!(text.contains("\n2 Local APIServices, all available\n"), "{text}");
-        let text = tables(&report, now(), true);
+        let text = tables(&report, now(), TableColumns { wide: true, ..TableColumns::default() });
         assert!(text.contains("v1.apps") && !text.contains("all available"), "{text}");
     }
 
@@ -545,12 +579,22 @@ Mistakes in files; the last good content is in use:
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
             token: None,
+            drain: crate::process::Drain::new().1,
         };
         let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let ask = |output| {
             let admin_address = admin.local_addr.to_string();
-            let command = StatusCommand { part: None, admin_address, output, fail: false, admin_token_file: None };
-            command.fetch_output().unwrap().0
+            let command = StatusCommand {
+                part: None,
+                admin_address,
+                output,
+                fail: false,
+                admin_token_file: None,
+                watch: false,
+                interval: 2,
+            };
+            runtime.block_on(command.fetch_output(false)).unwrap().0
         };
         assert!(ask(StatusFormat::Table).contains("v1.example.narthex.dev"));
         let mut read: StatusReport = serde_json::from_str(&ask(StatusFormat::Json)).unwrap();

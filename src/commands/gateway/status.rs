@@ -10,7 +10,8 @@ use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
 use crate::admin::{
     AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport,
-    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport, VerdictReport, timestamp,
+    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport, TrafficReport, VerdictReport,
+    timestamp,
 };
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
 use crate::discovery::{SourceStatus, with_last_good};
@@ -75,6 +76,7 @@ pub(super) fn admin_state(
             })
         }),
         token,
+        drain: shared.drain.clone(),
     }
 }
 
@@ -312,6 +314,8 @@ fn apiservice_report(shared: &GatewayState, inputs: &StatusInputs, route: &Arc<R
                     connections: now.connections,
                     inflight: now.inflight,
                     latency_micros: now.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
+                    // The admin listener keeps the history.
+                    traffic: TrafficReport::default(),
                 }
             })
             .collect(),
@@ -323,5 +327,6 @@ fn apiservice_report(shared: &GatewayState, inputs: &StatusInputs, route: &Arc<R
         discovery: shared.documents.discovery.load().source(&service.name).map(discovery_report).unwrap_or_default(),
         inflight: running.requests,
         watches: running.watches,
+        traffic: TrafficReport::default(),
     }
 }

@@ -251,7 +251,7 @@ impl Socks5Status {
         });
         let started = timestamp(SystemTime::now());
         let level = log_level.clone();
-        let phase = drain;
+        let phase = drain.clone();
         let (counted, tasks, called) = (metrics.clone(), metrics.clone(), metrics.clone());
         AdminState {
             report: Box::new(move || StatusReport {
@@ -275,6 +275,7 @@ impl Socks5Status {
             connections: Box::new(move || serde_json::json!({"connections": counted.socks5().connections()})),
             tasks: Box::new(move || serde_json::json!({"connections": tasks.socks5().connections()})),
             token,
+            drain,
         }
     }
 }

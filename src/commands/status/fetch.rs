@@ -19,19 +19,13 @@ const MAX_REPORT_BYTES: usize = 64 * 1024 * 1024;
 ///
 /// # Errors
 /// The reason and what to do about it.
-pub(super) fn fetch_report(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String> {
+pub(super) async fn fetch_report(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String> {
     // For a listener `:6480` means every address of this machine; connect to localhost.
     let local = address.starts_with(':').then(|| format!("localhost{address}"));
     let address = local.as_deref().unwrap_or(address);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(async {
-        tokio::time::timeout(TIMEOUT, get(address, token))
-            .await
-            .unwrap_or_else(|_| Err(format!("{address} did not answer within {} s", TIMEOUT.as_secs())))
-    })
+    tokio::time::timeout(TIMEOUT, get(address, token))
+        .await
+        .unwrap_or_else(|_| Err(format!("{address} did not answer within {} s", TIMEOUT.as_secs())))
 }
 
 async fn get(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String> {
@@ -76,13 +70,13 @@ async fn get(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String>
 mod tests {
     use super::*;
 
-    #[test]
-    fn status_error_when_connection_refused() {
+    #[tokio::test]
+    async fn status_error_when_connection_refused() {
         // Bound and not listening: no other process can take the port meanwhile.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
-        let error = fetch_report(&address, None).unwrap_err();
+        let error = fetch_report(&address, None).await.unwrap_err();
         assert!(error.contains(&address) && error.contains("Is Narthex running?"), "{error}");
     }
 }

@@ -400,6 +400,9 @@ impl OpenRecord {
             if let Some(body) = body {
                 endpoint.observe(BackendPhase::Body, body);
             }
+            if self.status >= 500 || matches!(self.end, EndReason::BackendBroke | EndReason::Timeout) {
+                endpoint.record_failure(self.headers_duration.is_none());
+            }
         }
     }
 }

@@ -81,6 +81,8 @@ impl EndpointMetrics {
             phases: std::array::from_fn(|_| Histogram::new(&BACKEND_SECONDS)),
             connections: Default::default(),
             inflight: LocalCounter::default(),
+            failures: LocalCounter::default(),
+            unanswered: LocalCounter::default(),
             recent: DecayingSum::default(),
         });
         (Rc::new(EndpointMetrics(series.clone(), PhantomData)), series)
@@ -94,6 +96,14 @@ impl EndpointMetrics {
     /// Observes the duration of `phase` of a request.
     pub fn observe(&self, phase: BackendPhase, took: Duration) {
         self.0.phases[phase as usize].observe_duration(took);
+    }
+
+    /// Counts a request that ended with a 5xx status, or whose response did not arrive (`unanswered`) or was cut off.
+    pub(in crate::observe) fn record_failure(&self, unanswered: bool) {
+        self.0.failures.increment();
+        if unanswered {
+            self.0.unanswered.increment();
+        }
     }
 
     /// Updates the number of requests in flight and the recent latency; called every second.
@@ -151,6 +161,9 @@ pub(super) struct EndpointSeries {
     pub(super) connections: [[LocalCounter; ConnectionState::ALL.len()]; Protocol::ALL.len()],
     /// Requests in flight, updated every second.
     pub(super) inflight: LocalCounter,
+    /// Requests that failed, of which `unanswered` had no response headers.
+    pub(super) failures: LocalCounter,
+    pub(super) unanswered: LocalCounter,
     pub(super) recent: DecayingSum,
 }
 

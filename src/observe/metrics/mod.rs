@@ -10,6 +10,7 @@ mod families;
 mod labels;
 mod procfs;
 mod render;
+mod request_history;
 mod sums;
 mod worker;
 
@@ -43,6 +44,7 @@ pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
 };
+pub use request_history::{HistorySample, RequestHistory, SAMPLE_COUNT, SAMPLE_INTERVAL};
 pub(in crate::observe) use worker::RequestOutcome;
 pub use worker::{SeriesId, WorkerMetrics};
 

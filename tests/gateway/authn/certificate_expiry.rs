@@ -66,7 +66,7 @@ async fn certificate_expiry_of_backend_and_client_warned() {
     }
     let page = admin_request(&gateway, get("/", &[])).await.text();
     assert!(
-        page.contains("2 certificates expire within 30 days") && page.contains("Certificates of servers"),
+        page.contains("2 certificates expire within 30 days") && page.contains(&format!("server {}", backend.address)),
         "{page}"
     );
     assert_eq!(run_status(&gateway, &["--fail"]).0, Some(0), "nothing fails yet");

@@ -149,7 +149,7 @@ async fn status_shows_store_objects_and_watches() {
     assert!(text.contains(" objects stored") && text.contains("store.db: "), "{text}");
     assert!(text.lines().any(|line| line.starts_with("configmaps") && line.contains(" B ")), "{text}");
     let page = admin_request(&api.gateway, get("/", &[])).await.text();
-    assert!(page.contains("<h2>Stored objects</h2>") && page.contains("<td>configmaps</td>"), "{page}");
+    assert!(page.contains(">Stored objects</h2>") && page.contains(">configmaps</th>"), "{page}");
     for path in ["/readyz", "/livez", "/healthz"] {
         let checks = client.get(&format!("{path}?verbose")).await;
         assert!(checks.text().contains("[+]etcd ok"), "{}", checks.text());

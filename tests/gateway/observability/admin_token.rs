@@ -40,6 +40,7 @@ async fn admin_token_required_on_loopback_except_metrics_and_health() {
             assert_eq!(read.status, if path == "/nothing" { 404 } else { 200 }, "{path}");
         }
     }
+    assert_eq!(admin_request(&gateway, get("/events", &[])).await.status, 401);
     let put = |headers: &[(&str, &str)]| request(Method::PUT, "/log-level", headers, "debug");
     assert_eq!(admin_request(&gateway, put(&[])).await.status, 401);
     assert_eq!(admin_request(&gateway, put(&[("authorization", &bearer(TOKEN))])).await.status, 200);

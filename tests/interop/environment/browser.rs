@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 
+use base64::Engine;
 use serde_json::{Value, json};
 
 use super::process::{Process, TIMEOUT, eventually};
@@ -112,6 +113,20 @@ impl Browser {
     pub(crate) fn open(&mut self, url: &str) {
         let opened = self.call("Page.navigate", &json!({ "url": url })).unwrap();
         assert_eq!(opened["errorText"], Value::Null, "{url}");
+    }
+
+    /// Sets the size of the page in pixels, and the color scheme that it is told.
+    pub(crate) fn emulate(&mut self, (width, height): (u32, u32), color_scheme: &str) {
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", &metrics).unwrap();
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": color_scheme}]});
+        self.call("Emulation.setEmulatedMedia", &features).unwrap();
+    }
+
+    /// The visible part of the page as a PNG.
+    pub(crate) fn screenshot(&mut self) -> Vec<u8> {
+        let captured = self.call("Page.captureScreenshot", &json!({"format": "png"})).unwrap();
+        base64::engine::general_purpose::STANDARD.decode(captured["data"].as_str().unwrap()).unwrap()
     }
 
     /// Evaluates a JavaScript expression in the page and waits for a promise.

@@ -34,6 +34,7 @@ mod serve_delegation;
 mod sidecar;
 mod socks5;
 mod standalone;
+mod status_page;
 mod store_contract;
 mod tracing;
 mod tutorial;
@@ -131,6 +132,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         embedded_api::operators::GATEWAY_TESTS,
         store_contract::TESTS,
         checked_in_data::TESTS,
+        status_page::GATEWAY_TESTS,
     ]
     .concat()
 }

@@ -1,0 +1,199 @@
+//! What needs the attention of an operator, with the object, the reason and since when.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::expiry::ExpiryWarning;
+use super::status_report::{ApiServiceReport, EgressReport, EndpointReport, StatusReport};
+
+/// One condition that needs attention.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttentionReport {
+    /// `failure` if requests are affected or configuration is not in use, else `warning`.
+    pub severity: String,
+    /// The section of the status page with the details: `backends`, `endpoints`, `calls`, …
+    pub section: String,
+    /// Name of the object.
+    pub subject: String,
+    /// What is wrong, and why.
+    pub text: String,
+    /// Since when, from [`timestamp`](super::timestamp); empty if that is not known.
+    pub since: String,
+}
+
+impl AttentionReport {
+    /// Whether this is a failure.
+    pub fn is_failure(&self) -> bool {
+        self.severity == "failure"
+    }
+
+    fn failure(section: &str, subject: impl Into<String>, text: impl Into<String>) -> AttentionReport {
+        AttentionReport {
+            severity: "failure".to_owned(),
+            section: section.to_owned(),
+            subject: subject.into(),
+            text: text.into(),
+            since: String::new(),
+        }
+    }
+
+    fn warning(section: &str, subject: impl Into<String>, text: impl Into<String>) -> AttentionReport {
+        AttentionReport { severity: "warning".to_owned(), ..AttentionReport::failure(section, subject, text) }
+    }
+
+    fn since(self, since: &str) -> AttentionReport {
+        AttentionReport { since: since.to_owned(), ..self }
+    }
+}
+
+impl StatusReport {
+    /// What needs attention at `now`, failures first.
+    pub fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
+        let mut found = Vec::new();
+        if !matches!(&*self.phase, "" | "serving") {
+            found.push(AttentionReport::failure("process", "process", format!("shutting down: {}", self.phase)));
+        }
+        found.extend(self.apiservices.iter().filter(|one| one.is_failing()).map(apiservice_failure));
+        if let Some(storage) = self.storage.as_ref().filter(|storage| !storage.refusal.is_empty()) {
+            let text = format!("writes are refused: {}", storage.refusal);
+            found.push(AttentionReport::failure("stored", "store", text));
+        }
+        for call in self.remote_calls.iter().filter(|of| !of.failing_since.is_empty()) {
+            let text = format!("calls to {} fail: {}", call.server, call.error);
+            found.push(AttentionReport::failure("calls", call.title(), text).since(&call.failing_since));
+        }
+        for check in self.unready_checks() {
+            found.push(AttentionReport::failure("process", "not ready", check));
+        }
+        for (subject, problems, text) in [
+            ("registry", &self.registry_problems, "the last good state of the object is in use"),
+            ("file", &self.file_problems, "the last good content is in use"),
+        ] {
+            let line = |problem: &String| AttentionReport::failure("process", subject, format!("{problem} ({text})"));
+            found.extend(problems.iter().map(line));
+        }
+        for proxy in self.egress.iter().filter(|proxy| proxy.is_failing()) {
+            let text = format!("proxy {} {}", proxy.proxy, proxy.state);
+            found.push(AttentionReport::failure("egress", &proxy.selection, text));
+        }
+        self.add_certificates(&mut found, now);
+        self.add_warnings(&mut found);
+        // Stable: within a severity the order is that of the sections.
+        found.sort_by_key(|one| !one.is_failure());
+        found
+    }
+
+    fn add_certificates(&self, found: &mut Vec<AttentionReport>, now: SystemTime) {
+        for refused in self.peer_certificates.iter().filter(|of| !of.refused.is_empty()) {
+            let text = format!("certificate refused: {}", refused.refused);
+            found.push(AttentionReport::failure("certificates", &refused.server, text));
+        }
+        for (warning, sentence) in self.expiring_certificates(now) {
+            found.push(match warning {
+                ExpiryWarning::Expired => AttentionReport::failure("certificates", "certificate", sentence),
+                _ => AttentionReport::warning("certificates", "certificate", sentence),
+            });
+        }
+    }
+
+    fn add_warnings(&self, found: &mut Vec<AttentionReport>) {
+        for (service, endpoint) in self.endpoints_in_order().filter(|(_, endpoint)| !endpoint.is_ready()) {
+            let text = format!("endpoint of {service} is {}", endpoint.describe());
+            found.push(AttentionReport::warning("endpoints", &endpoint.address, text));
+        }
+        if let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.failing_since.is_empty()) {
+            let text = format!("watch of the registry fails: {}", cluster.failure);
+            found.push(AttentionReport::warning("process", &cluster.server, text).since(&cluster.failing_since));
+        }
+        for (subject, problems) in [("document", &self.document_problems), ("warning", &self.registry_warnings)] {
+            found.extend(problems.iter().map(|problem| AttentionReport::warning("process", subject, problem)));
+        }
+        for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
+            let text = format!("{} events dropped, {} waiting", sink.dropped, sink.waiting);
+            found.push(AttentionReport::warning("audit", format!("audit {}", sink.name), text));
+        }
+    }
+}
+
+fn apiservice_failure(service: &ApiServiceReport) -> AttentionReport {
+    let text = match service.available {
+        Some(false) if service.message.is_empty() => format!("unavailable: {}", service.reason),
+        Some(false) => format!("unavailable: {}: {}", service.reason, service.message),
+        _ => "circuit open: no request is forwarded".to_owned(),
+    };
+    AttentionReport::failure("backends", &service.name, text).since(&service.since)
+}
+
+impl EgressReport {
+    /// Whether the proxy fails.
+    pub fn is_failing(&self) -> bool {
+        !matches!(self.state.as_str(), "" | "untried" | "serves")
+    }
+}
+
+impl EndpointReport {
+    /// Whether requests are sent to the endpoint.
+    pub fn is_ready(&self) -> bool {
+        self.state == "ready"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status_report::{AuditSinkReport, RemoteCallReport};
+    use super::*;
+
+    #[test]
+    fn attention_lists_failures_before_warnings_with_reason() {
+        let report = StatusReport {
+            phase: "serving".into(),
+            apiservices: vec![
+                ApiServiceReport { name: "v1.good".into(), available: Some(true), ..ApiServiceReport::default() },
+                ApiServiceReport {
+                    name: "v1.bad".into(),
+                    available: Some(false),
+                    reason: "FailedDiscoveryCheck".into(),
+                    message: "connection refused".into(),
+                    since: "2026-11-19T23:00:00Z".into(),
+                    endpoints: vec![EndpointReport {
+                        address: "10.0.0.1:443".into(),
+                        state: "unreachable".into(),
+                        reason: "ConnectionRefused".into(),
+                        ..EndpointReport::default()
+                    }],
+                    ..ApiServiceReport::default()
+                },
+            ],
+            remote_calls: vec![RemoteCallReport {
+                call: "TokenReview".into(),
+                server: "10.0.0.9:443".into(),
+                failing_since: "2026-11-19T23:30:00Z".into(),
+                error: "timeout".into(),
+                ..RemoteCallReport::default()
+            }],
+            registry_problems: vec!["a.yaml: bad".into()],
+            audit: vec![AuditSinkReport { name: "log".into(), dropped: 2, ..AuditSinkReport::default() }],
+            ..StatusReport::default()
+        };
+        let lines: Vec<_> = report
+            .attention(SystemTime::UNIX_EPOCH)
+            .into_iter()
+            .map(|one| format!("{} {}: {}", one.severity, one.subject, one.text))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "failure v1.bad: unavailable: FailedDiscoveryCheck: connection refused",
+                "failure TokenReview: calls to 10.0.0.9:443 fail: timeout",
+                "failure registry: a.yaml: bad (the last good state of the object is in use)",
+                "warning 10.0.0.1:443: endpoint of v1.bad is unreachable (ConnectionRefused)",
+                "warning audit log: 2 events dropped, 0 waiting",
+            ]
+        );
+        assert!(
+            StatusReport { phase: "serving".into(), ..StatusReport::default() }.attention(SystemTime::now()).is_empty()
+        );
+    }
+}
