@@ -19,6 +19,14 @@ kills COUNT="1000":
 crd-churn MINUTES="60":
     NARTHEX_TEST_CHURN_MINUTES={{MINUTES}} cargo test --locked --test gateway -- --nocapture definitions_come_and_go
 
+# Networks, disks, clocks and processes that fail under load: a table of what became of the requests
+faults *ARGS:
+    tests/faults/run {{ARGS}}
+
+# Certificates, endpoints, registry and watches that change for so many minutes; says whether memory stays flat
+soak MINUTES="60":
+    NARTHEX_TEST_SOAK_MINUTES={{MINUTES}} cargo test --locked --test faults -- soak
+
 # Konnectivity: the pairing tests with other versions of the reference on the other side
 konnectivity-versions *VERSIONS:
     tests/interop/konnectivity-versions {{VERSIONS}}

@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 25] = [
+const PEERS: [&str; 26] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -58,6 +58,7 @@ const PEERS: [&str; 25] = [
     "kubeconform",
     "promtool",
     "otel-collector",
+    "h2spec",
 ];
 
 fn main() -> ExitCode {

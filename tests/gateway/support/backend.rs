@@ -61,6 +61,8 @@ pub(crate) struct BackendSettings {
     /// A certificate of the test's own making instead of one for `names`.
     pub(crate) pair: Option<CertKeyPair>,
     pub(crate) address: SocketAddr,
+    /// A socket that listens already, instead of one at `address`. The first backend of these settings takes it.
+    pub(crate) listener: Arc<Mutex<Option<tokio::net::TcpListener>>>,
     /// Whether the test answers the gateway's own questions too: probes, discovery, OpenAPI.
     pub(crate) handles_probes: bool,
     /// Whether clients may come without a certificate.
@@ -77,6 +79,7 @@ impl Default for BackendSettings {
             front_proxies: Vec::new(),
             pair: None,
             address: "127.0.0.1:0".parse().unwrap(),
+            listener: Arc::default(),
             handles_probes: false,
             allows_anonymous: false,
         }
@@ -90,6 +93,11 @@ impl BackendSettings {
 
     pub(crate) fn http2() -> BackendSettings {
         BackendSettings { protocols: vec!["h2"], ..BackendSettings::default() }
+    }
+
+    /// The same settings with a socket that listens already.
+    pub(crate) fn with_listener(self, listener: tokio::net::TcpListener) -> BackendSettings {
+        BackendSettings { listener: Arc::new(Mutex::new(Some(listener))), ..self }
     }
 }
 
@@ -157,7 +165,11 @@ impl Backend {
             others => others,
         };
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings)));
-        let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
+        let ready = settings.listener.lock().unwrap().take();
+        let listener = match ready {
+            Some(listener) => listener,
+            None => tokio::net::TcpListener::bind(settings.address).await.unwrap(),
+        };
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(Mutex::new(0));
         let counter = connections.clone();

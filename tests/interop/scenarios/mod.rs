@@ -11,6 +11,7 @@ mod delegated_auth;
 mod discovery;
 mod embedded_api;
 mod front_proxy_certificates;
+mod h2spec;
 mod identity;
 mod impersonation;
 mod install;
@@ -133,6 +134,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         store_contract::TESTS,
         checked_in_data::TESTS,
         status_page::GATEWAY_TESTS,
+        h2spec::GATEWAY_TESTS,
     ]
     .concat()
 }

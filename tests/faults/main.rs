@@ -1,0 +1,66 @@
+//! Faults under load: the real binary, real clients and backends, and networks, disks, clocks and processes that fail.
+//!
+//! `tests/faults/run` builds and runs this; arguments go to the test harness (a filter, `--list`). `cargo test` runs the
+//! short form, in which a fault lasts a few hundred requests. `NARTHEX_TEST_FAULTS=long` is the form whose figures are
+//! in `docs/operations/faults.md`.
+//!
+//! Each fault states which failures it excuses; any other failure, and any wrong response, fails the test. At the end
+//! the figures of all faults are printed as one table.
+
+// A test panics at the first unexpected result.
+#![allow(clippy::unwrap_used)]
+
+mod echo_backend;
+mod isolation;
+mod lossy_link;
+mod measured_load;
+mod outcome;
+mod report;
+mod scenarios;
+mod stage;
+#[allow(dead_code, reason = "shared with the gateway tests, which use all of it")]
+#[path = "../gateway/support"]
+mod support {
+    pub(crate) mod backend;
+    pub(crate) mod client;
+    pub(crate) mod embedded_api;
+    pub(crate) mod fake_review_server;
+    pub(crate) mod fixtures;
+    pub(crate) mod gateway_fixture;
+}
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if !isolation::is_isolated() {
+        isolation::enter();
+    }
+    isolation::raise_descriptor_limit();
+    let mut arguments = Arguments::from_args();
+    // Each fault is measured alone.
+    arguments.test_threads = Some(1);
+    let trials = scenarios::ALL.map(|scenario| {
+        let missing = (scenario.missing)();
+        if let Some(missing) = &missing
+            && !arguments.list
+        {
+            println!("{} cannot be tested here: {missing}", scenario.name);
+        }
+        let trial = Trial::test(scenario.name, move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let row = runtime.block_on((scenario.run)());
+            report::add(scenario.name, row)
+        });
+        trial.with_ignored_flag(missing.is_some())
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    report::print();
+    conclusion.exit_code()
+}
+
+/// Whether faults last as long as in production, not only some hundred requests.
+fn is_long() -> bool {
+    std::env::var("NARTHEX_TEST_FAULTS").is_ok_and(|form| form == "long")
+}
