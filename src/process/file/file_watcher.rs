@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{EventKind, RecursiveMode};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::shared_notifier::{NotifierSubscription, absolute};
 use crate::process::{Drain, ShutdownPhase};
 
 /// Time without notifications before the files are read.
@@ -37,7 +38,7 @@ const MAX_DEPTH: usize = 16;
 pub struct FileWatcher {
     roots: WatchRoots,
     /// Absent if the kernel provides no watch (limit reached, unsupported file system); then only the poll is used.
-    watcher: Option<RecommendedWatcher>,
+    watcher: Option<NotifierSubscription>,
     watched: BTreeSet<PathBuf>,
     /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them.
     resolution_paths: BTreeSet<PathBuf>,
@@ -105,8 +106,7 @@ impl FileWatcher {
         // A capacity of one is enough: a pending notification already triggers a check.
         let (sender, notices) = mpsc::channel(1);
         let named = Arc::<Mutex<NotifiedPaths>>::default();
-        // A watcher costs a thread; without files there is nothing to watch.
-        let watcher = if roots.is_empty() { None } else { create_watcher(sender, named.clone()) };
+        let watcher = if roots.is_empty() { None } else { subscribe(sender, named.clone()) };
         let mut follower = FileWatcher {
             roots,
             watcher,
@@ -268,14 +268,14 @@ impl FileWatcher {
         };
         wanted.extend(whole.cloned());
         for gone in self.watched.difference(&wanted) {
-            let _ = watcher.unwatch(gone);
+            watcher.unwatch(gone);
         }
         let mut watched = BTreeSet::new();
         for directory in wanted {
             // A directory that was removed and recreated has silently lost its watch, so each watch is requested
             // again; requesting one twice is not an error.
             let mode = if whole == Some(&directory) { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-            if watcher.watch(&directory, mode).is_ok() {
+            if watcher.watch(&directory, mode) {
                 watched.insert(directory);
             }
         }
@@ -299,10 +299,6 @@ fn resolution_paths(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     leads.iter().map(|path| absolute(path)).collect()
 }
 
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
 fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -311,28 +307,24 @@ fn parent(path: &Path) -> PathBuf {
 }
 
 impl NotifiedPaths {
-    fn record(&mut self, event: notify::Result<notify::Event>) {
+    fn record(&mut self, event: &notify::Result<notify::Event>) {
         match event {
             Ok(event) if !event.need_rescan() && !event.paths.is_empty() && self.paths.len() < MAX_NOTIFIED_PATHS => {
-                self.paths.extend(event.paths);
+                self.paths.extend(event.paths.iter().cloned());
             }
             _ => self.incomplete = true,
         }
     }
 }
 
-/// Creates the kernel's file watcher; `None` if there is none.
-fn create_watcher(sender: mpsc::Sender<()>, named: Arc<Mutex<NotifiedPaths>>) -> Option<RecommendedWatcher> {
-    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+/// Subscribes to the kernel's notifications; `None` if there are none.
+fn subscribe(sender: mpsc::Sender<()>, named: Arc<Mutex<NotifiedPaths>>) -> Option<NotifierSubscription> {
+    NotifierSubscription::new(move |event| {
         if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
             named.lock().record(event);
             let _ = sender.try_send(());
         }
-    });
-    let told = |error: &notify::Error| {
-        tracing::warn!(%error, "file change notifications are unavailable; files are polled instead");
-    };
-    watcher.inspect_err(told).ok()
+    })
 }
 
 impl WatchRoots {
