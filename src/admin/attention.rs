@@ -74,6 +74,9 @@ impl StatusReport {
             let line = |problem: &String| AttentionReport::failure("process", subject, format!("{problem} ({text})"));
             found.extend(problems.iter().map(line));
         }
+        for control_plane in self.control_planes.iter().filter(|of| of.is_failed()) {
+            found.push(AttentionReport::failure("control-planes", &control_plane.name, control_plane.problem_line()));
+        }
         for proxy in self.egress.iter().filter(|proxy| proxy.is_failing()) {
             let text = format!("proxy {} {}", proxy.proxy, proxy.state);
             found.push(AttentionReport::failure("egress", &proxy.selection, text));

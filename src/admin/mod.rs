@@ -25,8 +25,8 @@ pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use host::{ServedHost, is_same_host};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
-    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
+    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, ControlPlaneReport, DiscoveryReport,
+    EgressReport, EndpointReport, PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
 pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;

@@ -219,6 +219,12 @@ mod tests {
             registry_warnings: vec![hostile.clone()],
             document_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
+            control_planes: vec![crate::admin::ControlPlaneReport {
+                name: hostile.clone(),
+                requests: hostile.clone(),
+                problems: vec![hostile.clone()],
+                ..Default::default()
+            }],
             log_level: hostile,
             verdict: VerdictReport::default(),
         };

@@ -284,7 +284,7 @@ impl AdminServer {
         }
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
         let format = ExpositionFormat::negotiate(accept);
-        let mut response = Response::new(Bytes::from(self.state.metrics.render(format)));
+        let mut response = Response::new(Bytes::from(self.state.metrics.render_all(format)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         Some(response)
     }

@@ -56,6 +56,8 @@ pub struct StatusReport {
     pub document_problems: Vec<String>,
     /// Failing readiness checks, as `name: reason`.
     pub not_ready: Vec<String>,
+    /// Control planes behind the gateway, in the order of their file.
+    pub control_planes: Vec<ControlPlaneReport>,
     /// Current log level.
     pub log_level: String,
     /// What all of this comes to, when the process says it itself.
@@ -265,7 +267,7 @@ pub struct RefusalReport {
     pub impersonated: String,
     /// Verb, for example `LIST`.
     pub verb: String,
-    /// Path of the request.
+    /// Path of the request, after the name of its control plane if it has one.
     pub path: String,
     /// Status code sent to the client; 0 if none was sent.
     pub status: u16,
@@ -287,6 +289,47 @@ impl RefusalReport {
             (user, "") => user.to_owned(),
             (user, impersonated) => format!("{user} as {impersonated}"),
         }
+    }
+}
+
+/// A control plane behind the gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ControlPlaneReport {
+    /// Its name.
+    pub name: String,
+    /// Its host names, or its path prefix.
+    pub requests: String,
+    /// `starting`, `serving` or `failed`.
+    pub state: String,
+    /// Why it could not be started, or mistakes in its files, of which the last good content is in use.
+    pub problems: Vec<String>,
+    /// Number of its APIServices, without the delegate.
+    pub apiservices: u64,
+    /// Those that are not available.
+    pub unavailable: Vec<String>,
+    /// Requests in flight, without long-running ones.
+    pub inflight: u64,
+}
+
+impl ControlPlaneReport {
+    /// Whether it could not be started.
+    pub fn is_failed(&self) -> bool {
+        self.state == "failed"
+    }
+
+    /// Problems and unavailable APIServices, in one line.
+    pub fn problem_line(&self) -> String {
+        let unavailable = self.unavailable.iter().map(|name| format!("unavailable: {name}"));
+        self.problems.iter().cloned().chain(unavailable).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl StatusReport {
+    /// Control planes, failed ones first.
+    pub fn control_planes_in_order(&self) -> impl Iterator<Item = &ControlPlaneReport> {
+        let (failed, good): (Vec<_>, Vec<_>) = self.control_planes.iter().partition(|one| one.is_failed());
+        failed.into_iter().chain(good)
     }
 }
 

@@ -78,6 +78,11 @@ impl StatusReport {
         if delegate.iter().any(|one| one.is_failing()) {
             failures.push("delegate unavailable".to_owned());
         }
+        let failed = self.control_planes.iter().filter(|one| one.is_failed()).count();
+        if failed > 0 {
+            let all = plural(self.control_planes.len(), "control plane", "control planes");
+            failures.push(format!("{failed} of {all} failed"));
+        }
         if let Some(storage) = self.storage.as_ref().filter(|storage| !storage.refusal.is_empty()) {
             failures.push(format!("store refuses writes: {}", storage.refusal));
         }

@@ -183,6 +183,7 @@ struct TableColumns {
 fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> String {
     let mut out = heading(report, now);
     api_service_table(&mut out, report, now, columns);
+    control_plane_table(&mut out, report);
     stored_object_table(&mut out, report);
     let wide = columns.wide;
     if wide {
@@ -268,6 +269,21 @@ fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, s
         1 => out.push_str("1 Local APIService, available\n"),
         more => out.push_str(&format!("{more} Local APIServices, all available\n")),
     }
+}
+
+/// Appends the table of control planes.
+fn control_plane_table(out: &mut String, report: &StatusReport) {
+    let rows = report.control_planes_in_order().map(|one| {
+        vec![
+            one.name.clone(),
+            one.requests.clone(),
+            one.state.clone(),
+            one.apiservices.to_string(),
+            one.inflight.to_string(),
+            one.problem_line(),
+        ]
+    });
+    table(out, &["CONTROL PLANE", "REQUESTS", "STATE", "APISERVICES", "INFLIGHT", "PROBLEMS"], rows.collect());
 }
 
 /// Appends the table of the objects in the store.

@@ -53,18 +53,13 @@ pub(super) fn read(
             problems.0.push(Problem::at_field(&place, &name, unknown_field_message(&name, groups)));
             continue;
         };
-        let values = match (flag.kind, value) {
-            (_, YamlValue::Null) => continue,
-            (FlagKind::List(_), YamlValue::One(value)) => value::parse_list(&value),
-            (_, YamlValue::One(value)) => vec![value],
-            (FlagKind::List(_) | FlagKind::Repeated(_), YamlValue::Many(values)) => values,
-            (_, value) => {
-                let message = format_args!("{value} does not fit; {} is needed", expected_value(flag.kind));
-                problems.0.push(Problem::at_field(&place, &name, message));
-                continue;
+        match flag_values(flag, value) {
+            Ok(None) => {}
+            Ok(Some(values)) => {
+                found.push((flag, FlagValue { values, source: ValueSource::File { place, field: name } }));
             }
-        };
-        found.push((flag, FlagValue { values, source: ValueSource::File { place, field: name } }));
+            Err(message) => problems.0.push(Problem::at_field(&place, &name, message)),
+        }
     }
     for (field, expected, seen) in header {
         if !seen {
@@ -74,16 +69,40 @@ pub(super) fn read(
     found
 }
 
+/// The values of `flag` in a file; none for null.
+pub(super) fn flag_values(flag: &Flag, value: YamlValue) -> Result<Option<Vec<String>>, String> {
+    match (flag.kind, value) {
+        (_, YamlValue::Null) => Ok(None),
+        (FlagKind::List(_), YamlValue::One(value)) => Ok(Some(value::parse_list(&value))),
+        (_, YamlValue::One(value)) => Ok(Some(vec![value])),
+        (FlagKind::List(_) | FlagKind::Repeated(_), YamlValue::Many(values)) => Ok(Some(values)),
+        (_, value) => Err(format!("{value} does not fit; {} is needed", expected_value(flag.kind))),
+    }
+}
+
 fn unknown_field_message(name: &str, groups: &[&'static FlagGroup]) -> String {
-    let likest = flags(groups, &[])
+    match likest_field(name, flags(groups, &[])) {
+        Some(field) => format!("unknown field; did you mean {field}?"),
+        None => "unknown field; the fields are the flags of the command line in camelCase".to_owned(),
+    }
+}
+
+/// The message for an unknown field of an entry that may have `fields`.
+pub(super) fn unknown_entry_field(name: &str, fields: impl Iterator<Item = &'static Flag>) -> String {
+    match likest_field(name, fields) {
+        Some(field) => format!("unknown field; did you mean {field}?"),
+        None => "unknown field of a control plane".to_owned(),
+    }
+}
+
+/// The field with the name most like `name`, if one is like it.
+fn likest_field(name: &str, fields: impl Iterator<Item = &'static Flag>) -> Option<String> {
+    fields
         .filter(|flag| flag.name != "config")
         .map(|flag| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &flag.field_name().to_ascii_lowercase()), flag))
         .filter(|(likeness, _)| *likeness > 0.8)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b));
-    match likest {
-        Some((_, flag)) => format!("unknown field; did you mean {}?", flag.field_name()),
-        None => "unknown field; the fields are the flags of the command line in camelCase".to_owned(),
-    }
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, flag)| flag.field_name())
 }
 
 fn expected_value(kind: FlagKind) -> &'static str {
@@ -97,21 +116,21 @@ fn expected_value(kind: FlagKind) -> &'static str {
 }
 
 /// The message alone: serde-saphyr adds a snippet below it, and the line is reported separately.
-fn first_line(error: &serde_saphyr::Error) -> String {
+pub(super) fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The fields of the file in their order. serde-saphyr refuses duplicate fields.
-struct ConfigDocument(Vec<Entry>);
+pub(super) struct ConfigDocument(pub(super) Vec<Entry>);
 
-struct Entry {
-    name: String,
-    line: u64,
-    value: YamlValue,
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) line: u64,
+    pub(super) value: YamlValue,
 }
 
 /// A value as text of any YAML scalar type: `6443`, `true` and `1m` are parsed as on the command line.
-enum YamlValue {
+pub(super) enum YamlValue {
     Null,
     One(String),
     Many(Vec<String>),

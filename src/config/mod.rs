@@ -4,6 +4,7 @@
 //! ([`RawFlags`]), and parsed into the configuration of one command.
 
 mod arguments;
+pub mod control_planes;
 pub mod egress;
 mod file;
 mod flag;

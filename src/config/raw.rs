@@ -70,6 +70,11 @@ impl RawFlags {
         (self, problems)
     }
 
+    /// The flags of one entry of a file in `folder`.
+    pub(super) fn from_entry(folder: PathBuf, values: BTreeMap<&'static str, FlagValue>) -> RawFlags {
+        RawFlags { values, folder }
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&FlagValue> {
         self.values.get(name)
     }

@@ -221,6 +221,8 @@ pub struct LocalGroups {
     /// Whether the discovery and OpenAPI documents of `apiregistration.k8s.io` are the delegate's: the APIServices are
     /// registered in its cluster, and it serves them.
     pub apiregistration_from_delegate: bool,
+    /// The path prefix of the control plane, which clients must put before the paths in documents.
+    pub path_prefix: Option<Arc<str>>,
 }
 
 impl LocalGroups {

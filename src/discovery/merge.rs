@@ -367,8 +367,13 @@ pub(super) mod tests {
         DelegateContents(names.iter().map(one).collect())
     }
 
-    const BEFORE_A_CLUSTER: LocalGroups =
-        LocalGroups { delegation: false, delegate: true, embedded: None, apiregistration_from_delegate: false };
+    const BEFORE_A_CLUSTER: LocalGroups = LocalGroups {
+        delegation: false,
+        delegate: true,
+        embedded: None,
+        apiregistration_from_delegate: false,
+        path_prefix: None,
+    };
 
     #[test]
     fn discovery_delegate_groups_first_in_own_order() {

@@ -29,4 +29,4 @@ pub use long_running_responses::LongRunningResponses;
 pub use outbound_request::{OutboundRequest, RelayOptions};
 pub use response_body::{ForwardedBody, InflightPermits};
 pub use send::send;
-pub use user_headers::{IdentityHeaderError, IdentityHeaderFormat, JoinedHeaders, UserHeaders};
+pub use user_headers::{IdentityHeaderError, IdentityHeaderFormat, JoinedHeaders, RemoteHeaderNames, UserHeaders};

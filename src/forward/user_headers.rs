@@ -36,6 +36,19 @@ pub struct IdentityHeaderFormat {
     pub uid: bool,
     /// Two headers as in kube-rbac-proxy (`--auth-header-fields-enabled`).
     pub joined: Option<JoinedHeaders>,
+    /// Other names than `X-Remote-*`, if any.
+    pub names: Option<RemoteHeaderNames>,
+}
+
+/// Names of the identity headers in place of `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-*`, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteHeaderNames {
+    /// Header with the user's name.
+    pub user: HeaderName,
+    /// Header with a group, one line per group.
+    pub group: HeaderName,
+    /// Prefix of the headers with the user's extra attributes.
+    pub extra_prefix: String,
 }
 
 /// A header for the user name, and one for all groups.
@@ -61,7 +74,7 @@ impl UserHeaders {
     /// # Errors
     /// [`IdentityHeaderError`] if the name is empty, or a value has a character that is not allowed in headers.
     pub fn new(user: &User, with_uid: bool) -> Result<UserHeaders, IdentityHeaderError> {
-        UserHeaders::with_format(user, &IdentityHeaderFormat { remote: true, uid: with_uid, joined: None })
+        UserHeaders::with_format(user, &IdentityHeaderFormat { remote: true, uid: with_uid, joined: None, names: None })
     }
 
     /// Headers for `user` in the format `wording`; possibly none.
@@ -84,6 +97,9 @@ impl UserHeaders {
         }
         if wording.remote {
             let mut remote = remote_lines(user, wording.uid)?;
+            if let Some(names) = &wording.names {
+                names.rename(&mut remote);
+            }
             // Joined headers take precedence over Kubernetes' own of the same name.
             remote.retain(|(name, _)| lines.iter().all(|(joined, _)| joined != name));
             lines.append(&mut remote);
@@ -123,10 +139,27 @@ impl UserHeaders {
     }
 }
 
+impl RemoteHeaderNames {
+    fn rename(&self, lines: &mut [(HeaderName, HeaderValue)]) {
+        for (name, _) in lines {
+            if *name == USER {
+                *name = self.user.clone();
+            } else if *name == GROUP {
+                *name = self.group.clone();
+            } else if let Some(key) = name.as_str().strip_prefix(REMOTE_EXTRA_PREFIX)
+                && let Ok(renamed) = HeaderName::try_from(format!("{}{key}", self.extra_prefix))
+            {
+                *name = renamed;
+            }
+        }
+    }
+}
+
 impl IdentityHeaderFormat {
     /// Header names besides Kubernetes' own that no client may send.
     pub fn custom_names(&self) -> Vec<HeaderName> {
-        self.joined.iter().flat_map(|joined| [joined.user.clone(), joined.groups.clone()]).collect()
+        let joined = self.joined.iter().flat_map(|joined| [joined.user.clone(), joined.groups.clone()]);
+        joined.chain(self.names.iter().flat_map(|names| [names.user.clone(), names.group.clone()])).collect()
     }
 }
 
@@ -254,6 +287,7 @@ mod tests {
     #[test]
     fn identity_headers_joined_groups_format() {
         let theirs = IdentityHeaderFormat {
+            names: None,
             joined: joined("x-remote-user", "x-remote-groups"),
             ..IdentityHeaderFormat::default()
         };

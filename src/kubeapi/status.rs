@@ -83,6 +83,11 @@ impl Status {
             .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
+    /// 421: the connection is for another server than the requested host (RFC 9110, section 15.5.20).
+    pub fn misdirected_request(message: impl Into<String>) -> Status {
+        Status::new(421, "MisdirectedRequest", message)
+    }
+
     /// 405: the method is not allowed. `message` names the allowed methods, or the server to use instead.
     pub fn method_not_allowed(message: impl Into<String>) -> Status {
         Status::new(405, "MethodNotAllowed", message).with_details(StatusDetails::default())

@@ -24,7 +24,7 @@ pub use connections::{ConnectionReport, Connections, UpgradedConnection};
 pub use inherited_sockets::{inherit_sockets, take_unix_listener, unused_inherited_sockets};
 pub use proxy_protocol::ProxyProtocol;
 pub use request_service::{RequestService, ResponseFuture};
-pub use serve::{AcceptedConnection, ConnectionHandle, HttpProtocol, serve, serve_plain};
+pub use serve::{AcceptedConnection, ConnectionHandle, HttpProtocol, TlsConfigSource, serve, serve_plain};
 
 use std::time::Duration;
 

@@ -12,8 +12,8 @@ use futures_util::future::Either;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tower::{Service, ServiceExt};
 
 use super::connections::{
@@ -28,6 +28,7 @@ use super::{IncomingConnection, ServerLimits};
 use crate::observe::metrics::HandshakeFailure;
 
 /// An accepted connection after its TLS handshake.
+#[derive(Clone)]
 pub struct AcceptedConnection {
     /// The client's address.
     pub remote: SocketAddr,
@@ -35,6 +36,8 @@ pub struct AcceptedConnection {
     pub local: Option<SocketAddr>,
     /// The client's certificate chain, leaf first; possession of the key is proved, trust is not verified.
     pub client_chain: Vec<CertificateDer<'static>>,
+    /// The server name that the client named in the handshake (SNI), as it wrote it.
+    pub server_name: Option<Box<str>>,
     /// The protocol chosen by ALPN.
     pub protocol: HttpProtocol,
     /// Handle to close the connection.
@@ -77,13 +80,34 @@ pub enum HttpProtocol {
     Http2,
 }
 
+/// The TLS configuration of a handshake.
+pub enum TlsConfigSource {
+    /// One for all.
+    Fixed(Arc<rustls::ServerConfig>),
+    /// Chosen by the server name that the client names (SNI), if it names one.
+    ByServerName(Rc<dyn Fn(Option<&str>) -> Arc<rustls::ServerConfig>>),
+}
+
+impl TlsConfigSource {
+    async fn accept(self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        match self {
+            TlsConfigSource::Fixed(config) => TlsAcceptor::from(config).accept(socket).await,
+            TlsConfigSource::ByServerName(select) => {
+                let started = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket).await?;
+                let config = select(started.client_hello().server_name());
+                started.into_stream(config).await
+            }
+        }
+    }
+}
+
 /// Serves `incoming` until the client closes it, it is closed by its handle, or a limit is exceeded. After the handshake
 /// `make_service` creates the service of its requests; a handshake that fails or times out is passed to `report_failure`.
 ///
 /// It is counted from the call on, not from the first poll, so that shutdown does not miss it.
 pub fn serve<S: RequestService>(
     incoming: IncomingConnection,
-    tls: Arc<rustls::ServerConfig>,
+    tls: TlsConfigSource,
     make_service: impl Service<AcceptedConnection, Response = S, Error = Infallible>,
     report_failure: impl FnOnce(SocketAddr, HandshakeFailure, &io::Error),
     limits: Rc<ServerLimits>,
@@ -95,7 +119,7 @@ pub fn serve<S: RequestService>(
 
 async fn handshake_and_serve<S: RequestService>(
     incoming: IncomingConnection,
-    tls: Arc<rustls::ServerConfig>,
+    tls: TlsConfigSource,
     make_service: impl Service<AcceptedConnection, Response = S, Error = Infallible>,
     report_failure: impl FnOnce(SocketAddr, HandshakeFailure, &io::Error),
     limits: Rc<ServerLimits>,
@@ -113,7 +137,7 @@ async fn handshake_and_serve<S: RequestService>(
         if is_plain_http(&mut socket).await? {
             return Err(HandshakeError::PlainHttp(client, socket));
         }
-        let stream = TlsAcceptor::from(tls).accept(socket).await?;
+        let stream = tls.accept(socket).await?;
         let (accepted, listed) = register(client, &stream, &connections);
         let Ok(service) = make_service.oneshot(accepted).await;
         Ok((stream, service, listed))
@@ -165,6 +189,7 @@ fn register(
         remote,
         local: socket.local_addr().ok(),
         client_chain: session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        server_name: session.server_name().map(Box::from),
         protocol: if http2 { HttpProtocol::Http2 } else { HttpProtocol::Http1 },
         handle: ConnectionHandle(listed.connection.clone()),
     };

@@ -24,6 +24,8 @@ pub struct Index {
     delegate_hashes: Arc<Hashes>,
     /// Problems of APIServices' backends, by name.
     problems: ShardedMap<Arc<str>>,
+    /// Prefix of the URLs in the document.
+    path_prefix: Option<Arc<str>>,
     document: Arc<OnceLock<EncodedDocument>>,
 }
 
@@ -61,6 +63,7 @@ impl Index {
             claimed: ShardedMap::default(),
             delegate_hashes: Arc::default(),
             problems: ShardedMap::default(),
+            path_prefix: ours.path_prefix.clone(),
             document: Arc::default(),
         }
     }
@@ -101,6 +104,8 @@ impl Index {
     pub(super) fn document(&self) -> &EncodedDocument {
         self.document.get_or_init(|| {
             let mut paths = BTreeMap::new();
+            let prefix = self.path_prefix.as_deref().unwrap_or_default();
+            let entry = |key: &str, hash: &str| entry(prefix, key, hash);
             for (key, hash) in self.delegate_hashes.iter().filter(|(key, _)| self.claimed.get(key).is_none()) {
                 paths.insert(key.clone(), entry(key, hash));
             }
@@ -263,9 +268,9 @@ fn is_hash(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-fn entry(key: &str, hash: &str) -> IndexEntry {
+fn entry(prefix: &str, key: &str, hash: &str) -> IndexEntry {
     let separator = if hash.is_empty() { "" } else { "?hash=" };
-    IndexEntry { server_relative_url: format!("/openapi/v3/{key}{separator}{hash}") }
+    IndexEntry { server_relative_url: format!("{prefix}/openapi/v3/{key}{separator}{hash}") }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 
 mod authn;
 mod authz;
+mod control_planes;
 mod discovery;
 mod egress;
 mod embedded_api;

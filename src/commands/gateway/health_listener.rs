@@ -17,7 +17,7 @@ use tower::service_fn;
 
 use super::request::strip_body;
 use crate::commands::threads::spawn_thread;
-use crate::listen::{Acceptor, Connections, ResponseFuture, ServerLimits, accept, serve};
+use crate::listen::{Acceptor, Connections, ResponseFuture, ServerLimits, TlsConfigSource, accept, serve};
 use crate::message::{Body, IncomingBody};
 use crate::observe::health::HealthChecks;
 use crate::observe::metrics::HandshakeFailure;
@@ -63,7 +63,7 @@ impl HealthListener {
             tokio::select! {
                 arrived = incoming.recv() => match arrived {
                     Some(arrived) => {
-                        let tls = tls.load().as_ref().clone();
+                        let tls = TlsConfigSource::Fixed(tls.load().as_ref().clone());
                         let (limits, connections) = (limits.clone(), connections.clone());
                         let serving = serve(arrived, tls, make_service.clone(), log_failure, limits, connections);
                         tokio::task::spawn_local(serving);

@@ -8,6 +8,7 @@
 
 mod audit_setup;
 mod control;
+mod control_planes;
 mod gateway_handle;
 mod handshake_log;
 mod health_listener;

@@ -9,7 +9,7 @@ use tokio::task::spawn_local;
 
 use super::settings::EgressSettings;
 use crate::availability::{AvailabilityMap, StatusTarget, StatusWriter};
-use crate::commands::threads::spawn_thread;
+use crate::commands::threads::TaskThreads;
 use crate::kubeclient::election::{self, Leadership};
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{CallKind, Metrics};
@@ -29,6 +29,7 @@ pub(super) struct RegistryThread {
     /// Leader election among the writers of conditions, if it is enabled.
     pub(super) election: Option<election::Settings>,
     pub(super) publisher: Publisher<Registry>,
+    pub(super) threads: TaskThreads,
     pub(super) availability: AvailabilityMap,
     pub(super) egress: EgressSettings,
     pub(super) metrics: Arc<Metrics>,
@@ -75,19 +76,20 @@ impl RegistryThread {
             embedded,
             election,
             publisher,
+            threads,
             availability: board,
             egress,
             metrics,
             drain,
         } = self;
         if let Some(embedded) = embedded {
-            spawn_thread("registry", async move || {
+            threads.spawn("registry", async move || {
                 embedded.run(directory, publisher, board, &metrics, drain).await;
             })?;
             return Ok((None, None));
         }
         let Some(cluster) = cluster else {
-            spawn_thread("registry", async move || {
+            threads.spawn("registry", async move || {
                 let following = RegistryFollower { directory, cluster: None };
                 following.run(publisher, drain, |_| {}).await;
             })?;
@@ -102,7 +104,7 @@ impl RegistryThread {
         let (leadership_publisher, leadership) = Published::new(first);
         let seen = ClusterStatus { state, leadership };
         let telling = seen.clone();
-        spawn_thread("registry", async move || {
+        threads.spawn("registry", async move || {
             let (client, watching) = cluster.client(egress.dialer());
             let statuses = ApiServiceStatuses::default();
             let announcer = StatusWriter {

@@ -15,7 +15,7 @@ use super::settings::EgressSettings;
 use crate::admin::timestamp;
 use crate::authenticate::{self, TokenReviewClient, TokenReviewSettings};
 use crate::authorize::{AccessReviewClient, PROBE_INTERVAL, configuration};
-use crate::commands::threads::spawn_thread;
+use crate::commands::threads::TaskThreads;
 use crate::config::GatewayConfig;
 use crate::decision_cache::ReviewTarget;
 use crate::egress::Dialer;
@@ -113,9 +113,10 @@ impl DelegatedAuth {
         authorizers: Option<(configuration::AuthorizationConfigWatcher, OnFailure)>,
         config: &GatewayConfig,
         egress: &EgressSettings,
-        metrics: &Arc<Metrics>,
+        threads: &TaskThreads,
         drain: &Drain,
     ) -> Result<DelegatedAuth, Problem> {
+        let metrics = &egress.metrics;
         let (delegated, egress) = (&config.delegated_auth, egress.clone());
         let mut planes = Vec::new();
         let (ready, looked_up) = std::sync::mpsc::channel();
@@ -157,7 +158,7 @@ impl DelegatedAuth {
             let tokens: Vec<Weak<TokenReviewClient>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             let probes = delegated.readiness_requires_reviews;
-            spawn_thread("reviews", async move || {
+            threads.spawn("reviews", async move || {
                 let dialer = egress.dialer();
                 let serving = planes.into_iter().map(|plane| plane.serve(dialer.clone()));
                 let (asking, ending) = (dialer.clone(), drain.clone());

@@ -15,7 +15,7 @@ use crate::observe::health::HealthChecks;
 use crate::observe::metrics::Metrics;
 use crate::observe::trace::Tracer;
 use crate::openapi::{Index, OpenApiV2};
-use crate::process::{Drain, Published};
+use crate::process::{Drain, Published, UserTurns};
 use crate::rest::ApiServer;
 use crate::route::{Dealer, Inflight, RouteTable};
 use crate::tls::KeyPair;
@@ -42,6 +42,8 @@ pub(super) struct GatewayState {
     pub(super) relay: RelaySettings,
     pub(super) policy: RequestPolicy,
     pub(super) inflight: InflightPools,
+    /// Limits the parsing of large reviews to one at a time; users take turns.
+    pub(super) review_turns: UserTurns,
     pub(super) metrics: Arc<Metrics>,
     pub(super) drain: Drain,
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::control::{CertificateSources, FileErrors, RegistryWarnings, UpstreamReadiness, delegate_condition};
+use super::control_planes::{ControlPlane, ControlPlaneState, ControlPlaneTable};
 use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
 use crate::admin::{
-    AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport,
-    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport, TrafficReport, VerdictReport,
-    timestamp,
+    AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, ControlPlaneReport,
+    DiscoveryReport, EgressReport, EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport,
+    TrafficReport, VerdictReport, timestamp,
 };
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
 use crate::discovery::{SourceStatus, with_last_good};
@@ -42,6 +43,8 @@ pub(super) struct StatusInputs {
     pub(super) log_level: LogLevel,
     pub(super) access_log: Arc<AccessLog>,
     pub(super) health: Vec<HealthChecks>,
+    /// The control planes behind the gateway.
+    pub(super) control_planes: Option<Published<ControlPlaneTable>>,
 }
 
 pub(super) fn admin_state(
@@ -133,9 +136,52 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
             .filter(|health| health.name() == "readyz")
             .flat_map(HealthChecks::failing_checks)
             .collect(),
+        control_planes: match &inputs.control_planes {
+            Some(table) => table.load().all().iter().map(|one| control_plane_report(one)).collect(),
+            None => Vec::new(),
+        },
         log_level: inputs.log_level.current(),
         // Of the moment in which it is asked for.
         verdict: VerdictReport::default(),
+    }
+}
+
+fn control_plane_report(of: &ControlPlane) -> ControlPlaneReport {
+    let report = ControlPlaneReport {
+        name: of.name.to_string(),
+        requests: of.selector.to_string(),
+        ..ControlPlaneReport::default()
+    };
+    match &**of.state.load() {
+        ControlPlaneState::Starting => ControlPlaneReport { state: "starting".to_owned(), ..report },
+        ControlPlaneState::Failed(problems) => {
+            let problems = problems.lines().map(str::to_owned).collect();
+            ControlPlaneReport { state: "failed".to_owned(), problems, ..report }
+        }
+        ControlPlaneState::Serving(instance) => {
+            let shared = &instance.parts.shared;
+            let table = shared.table.load();
+            let routes = table.routes().filter(|route| route.api_service.name != DELEGATE);
+            let (mut apiservices, mut unavailable) = (0, Vec::new());
+            for route in routes {
+                apiservices += 1;
+                let name = &route.api_service.name;
+                let condition = instance.parts.availability.get_or_insert(name).condition();
+                if condition.status == ConditionStatus::False {
+                    unavailable.push(format!("{name}: {}", condition.reason));
+                }
+            }
+            let registry = instance.parts.registry.load();
+            let problems = registry.problems.0.iter().map(ToString::to_string);
+            ControlPlaneReport {
+                state: "serving".to_owned(),
+                problems: instance.parts.file_errors.current().into_iter().chain(problems).collect(),
+                apiservices,
+                unavailable,
+                inflight: shared.inflight.count() as u64,
+                ..report
+            }
+        }
     }
 }
 
@@ -152,7 +198,10 @@ fn refusal_report(of: RefusedRequest) -> RefusalReport {
         user: of.user,
         impersonated: of.impersonated,
         verb: of.verb,
-        path: of.path,
+        path: match of.control_plane.as_str() {
+            "" => of.path,
+            name => format!("{name} {}", of.path),
+        },
         status: of.status,
         reason: of.reason,
         cause: of.cause,

@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use tower::service_fn;
 
 use super::request;
-use super::worker::{ClientConnection, GatewayWorker};
+use super::worker::{ConnectionTarget, GatewayWorkers};
 use crate::listen::{Connections, IncomingConnection, RequestService, ResponseFuture, ServerLimits, serve};
 use crate::process::ShutdownPhase;
 
@@ -20,14 +20,15 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for handshakes to finish once the process drains.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves the connections of `worker` until the process drains, then until all of them have ended.
+/// Serves the connections of `workers` until the process drains, then until all of them have ended.
 pub(super) async fn serve_connections(
-    worker: Rc<GatewayWorker>,
+    workers: Rc<GatewayWorkers>,
     mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
     limits: ServerLimits,
     connections: Connections,
 ) {
     let limits = Rc::new(limits);
+    let worker = &workers.gateway;
     let notifier = worker.notifier.clone();
     spawn_local(async move { notifier.run().await });
     let mut round = tokio::time::interval(SWEEP_INTERVAL);
@@ -37,11 +38,10 @@ pub(super) async fn serve_connections(
         tokio::select! {
             arrived = incoming.recv(), if open => match arrived {
                 Some(arrived) => {
-                    let tls = worker.shared.serving.config.load().as_ref().clone();
-                    let (worker, shared) = (worker.clone(), worker.shared.clone());
+                    let (tls, workers, shared) = (workers.tls(), workers.clone(), worker.shared.clone());
                     let make_service = service_fn(move |accepted| {
-                        let connection = ClientConnection::new(worker.clone(), accepted);
-                        ready(Ok::<_, Infallible>(request_service(connection)))
+                        let target = ConnectionTarget::new(&workers, accepted);
+                        ready(Ok::<_, Infallible>(request_service(target)))
                     });
                     let report_failure = move |remote, failure, error: &io::Error| {
                         shared.metrics.record_tls_handshake_failure(failure);
@@ -54,38 +54,39 @@ pub(super) async fn serve_connections(
             },
             _ = round.tick() => {
                 connections.sweep(&limits);
-                worker.sweep();
+                workers.sweep();
             }
             () = drain.wait_for(ShutdownPhase::Draining), if draining.is_none() => {
                 draining = Some(Instant::now());
                 connections.close_gracefully();
-                worker.streams.drain();
+                workers.follow(ShutdownPhase::Draining);
             }
             () = end.wait_for(ShutdownPhase::Ending), if !ending => {
                 ending = true;
-                worker.streams.stop();
+                workers.follow(ShutdownPhase::Ending);
             }
             () = over.wait_for(ShutdownPhase::TimedOut), if !cut => {
                 cut = true;
-                worker.reports.start_cutting();
+                workers.follow(ShutdownPhase::TimedOut);
                 connections.close_now();
             }
         }
         // Handshakes begun before the port closed may finish, within `HANDSHAKE_GRACE`.
         let arrived =
             connections.pending_handshakes() == 0 || draining.is_some_and(|since| since.elapsed() > HANDSHAKE_GRACE);
-        if !open && draining.is_some() && arrived && connections.is_empty() && worker.streams.is_empty() {
+        if !open && draining.is_some() && arrived && connections.is_empty() && workers.is_idle() {
             return;
         }
     }
 }
 
 /// The service of a connection's requests.
-fn request_service(connection: Rc<ClientConnection>) -> impl RequestService {
+fn request_service(target: ConnectionTarget) -> impl RequestService {
     service_fn(move |request| -> ResponseFuture {
         // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
-        let (room, request) = (Box::new_uninit(), Box::new(request));
-        let answering = Box::write(room, request::handle(connection.clone(), request));
+        let (room, mut request) = (Box::new_uninit(), Box::new(request));
+        let (connection, refusal) = target.select(&mut request);
+        let answering = Box::write(room, request::handle(connection, request, refusal));
         Box::into_pin(answering)
     })
 }

@@ -59,6 +59,8 @@ pub struct GatewayConfig {
     pub embedded_api: Option<EmbeddedApiConfig>,
     /// Backends.
     pub backends: BackendsConfig,
+    /// File with the control planes behind the gateway, if it serves several.
+    pub control_planes: Option<PathBuf>,
     /// Forwarding of requests.
     pub forwarding: ForwardingConfig,
     /// Shutdown.
@@ -87,38 +89,44 @@ impl Arguments<GatewayCommand> {
             GatewayCommand::KIND,
             environment,
         );
-        let mut authentication = authentication::authentication(&mut parser);
-        let forwarding = backends::forwarding(&mut parser);
-        let authorization_config = authentication::authorization_config(&mut parser);
-        let configured = authorization_config.is_some();
-        let has_store = embedded_api::is_enabled(&mut parser);
-        let modes = authentication::authorization_modes(&mut parser, configured, has_store);
-        authentication::disable_anonymous_with_always_allow(&mut parser, &mut authentication, &modes);
-        let data_dir = data_dir(&mut parser);
-        let config = GatewayConfig {
-            serving: serving::serving(&mut parser, &authentication),
-            limits: serving::limits(&mut parser),
-            delegated_auth: delegated_auth::delegated_auth(
-                &mut parser,
-                &authentication,
-                &modes,
-                forwarding.request_timeout,
-                delegated_auth::FallbackCluster::None,
-            ),
-            authentication,
-            serve_delegation: authentication::serve_delegation(&mut parser, &modes, configured),
-            policy_file: authentication::policy_file(&mut parser, &modes, configured, has_store),
-            authorization_modes: modes,
-            authorization_config,
-            embedded_api: embedded_api::embedded_api(&mut parser, has_store, &data_dir, &forwarding),
-            backends: backends::backends(&mut parser, &data_dir, &forwarding),
-            data_dir,
-            sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),
-            forwarding,
-            shutdown: serving::shutdown(&mut parser),
-            observability: observability_config(&mut parser),
-        };
+        let config = gateway_config(&mut parser);
         (config, parser.finish())
+    }
+}
+
+/// The configuration that the flags describe.
+pub(super) fn gateway_config(parser: &mut FlagParser<'_>) -> GatewayConfig {
+    let mut authentication = authentication::authentication(parser);
+    let forwarding = backends::forwarding(parser);
+    let authorization_config = authentication::authorization_config(parser);
+    let configured = authorization_config.is_some();
+    let has_store = embedded_api::is_enabled(parser);
+    let modes = authentication::authorization_modes(parser, configured, has_store);
+    authentication::disable_anonymous_with_always_allow(parser, &mut authentication, &modes);
+    let data_dir = data_dir(parser);
+    GatewayConfig {
+        serving: serving::serving(parser, &authentication),
+        limits: serving::limits(parser),
+        delegated_auth: delegated_auth::delegated_auth(
+            parser,
+            &authentication,
+            &modes,
+            forwarding.request_timeout,
+            delegated_auth::FallbackCluster::None,
+        ),
+        authentication,
+        serve_delegation: authentication::serve_delegation(parser, &modes, configured),
+        policy_file: authentication::policy_file(parser, &modes, configured, has_store),
+        authorization_modes: modes,
+        authorization_config,
+        embedded_api: embedded_api::embedded_api(parser, has_store, &data_dir, &forwarding),
+        backends: backends::backends(parser, &data_dir, &forwarding),
+        control_planes: parser.path("control-planes-config"),
+        data_dir,
+        sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),
+        forwarding,
+        shutdown: serving::shutdown(parser),
+        observability: observability_config(parser),
     }
 }
 

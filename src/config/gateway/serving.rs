@@ -96,6 +96,7 @@ pub(in crate::config) fn serving(parser: &mut FlagParser<'_>, authentication: &A
             cipher_suites: parser.list("tls-cipher-suites"),
             in_memory_names: Vec::new(),
             http2: !parser.switch("disable-http2-serving"),
+            requests_any_certificate: parser.is_given("control-planes-config"),
         },
         certificate_request: None,
         certificate_dir,

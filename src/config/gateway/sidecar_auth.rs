@@ -34,7 +34,7 @@ impl SidecarAuth {
     /// The settings of a gateway.
     pub fn for_gateway(forward_uid: bool) -> SidecarAuth {
         SidecarAuth {
-            identity_headers: IdentityHeaderFormat { remote: true, uid: forward_uid, joined: None },
+            identity_headers: IdentityHeaderFormat { remote: true, uid: forward_uid, joined: None, names: None },
             serves_health: true,
             privileged_groups: vec!["system:masters".to_owned()],
             ..SidecarAuth::default()

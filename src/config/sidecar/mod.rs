@@ -109,6 +109,7 @@ impl Arguments<SidecarCommand> {
             authorization_config,
             embedded_api: None,
             backends: backends(&mut parser, &forwarding),
+            control_planes: None,
             sidecar: sidecar_auth::sidecar_auth(&mut parser, as_rbac_proxy),
             forwarding,
             shutdown: gateway::serving::shutdown(&mut parser),

@@ -18,6 +18,9 @@ impl OpenRecord {
         if let Some(trace) = &self.trace {
             line.word("trace", &trace.trace_id());
         }
+        if let Some(name) = self.worker.control_plane() {
+            line.text("control_plane", name.as_bytes(), 64);
+        }
         let mut client = [0; 64];
         line.word("client", format_short(&mut client, format_args!("{}", self.client)));
         if let Some(user) = &self.user {

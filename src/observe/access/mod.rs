@@ -15,6 +15,7 @@ mod writer;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub use super::end_reason::EndReason;
 pub use line::AccessLogFormat;
@@ -62,8 +63,10 @@ pub struct Settings {
 /// Access log and metrics of one worker thread.
 pub struct WorkerRecorder {
     metrics: WorkerMetrics,
-    sink: LineSink,
+    sink: Rc<LineSink>,
     settings: Settings,
+    /// The control plane of the requests, if they are one's.
+    control_plane: Option<Arc<str>>,
     /// Whether requests that end without a reason from now on were aborted by this process.
     is_cutting: Cell<bool>,
 }
@@ -73,10 +76,27 @@ impl WorkerRecorder {
     pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<WorkerRecorder> {
         Rc::new(WorkerRecorder {
             metrics: WorkerMetrics::new(metrics),
-            sink: log.sink(),
+            sink: Rc::new(log.sink()),
             settings,
+            control_plane: None,
             is_cutting: Cell::new(false),
         })
+    }
+
+    /// Creates the recorder of the requests of the control plane `name` on the same thread, with metrics of its own.
+    pub fn for_control_plane(&self, metrics: &Metrics, name: &Arc<str>) -> Rc<WorkerRecorder> {
+        Rc::new(WorkerRecorder {
+            metrics: WorkerMetrics::new(metrics),
+            sink: self.sink.clone(),
+            settings: self.settings,
+            control_plane: Some(name.clone()),
+            is_cutting: Cell::new(false),
+        })
+    }
+
+    /// The control plane of the requests, if they are one's.
+    pub fn control_plane(&self) -> Option<&Arc<str>> {
+        self.control_plane.as_ref()
     }
 
     /// From now on, requests that end without a reason are recorded as [`EndReason::Cut`] instead of

@@ -354,6 +354,7 @@ impl OpenRecord {
             user: name(&self.user),
             impersonated: name(&self.impersonated),
             verb: self.counted.map_or(self.method.as_str(), |counted| counted.verb.as_str()).to_owned(),
+            control_plane: self.worker.control_plane().map(|name| name.to_string()).unwrap_or_default(),
             path: self.uri.path().to_owned(),
             status: self.status,
             reason: reason.to_owned(),

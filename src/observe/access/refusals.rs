@@ -28,7 +28,9 @@ pub struct RefusedRequest {
     pub impersonated: String,
     /// Verb as in metrics, for example `LIST`; the method if the request was not parsed.
     pub verb: String,
-    /// Path without the query.
+    /// The control plane; empty for the gateway's own requests.
+    pub control_plane: String,
+    /// Path without the query, and without the path prefix of the control plane.
     pub path: String,
     /// Status code sent to the client; 0 if none was sent.
     pub status: u16,
@@ -46,7 +48,7 @@ impl RefusedRequest {
     /// Whether both differ only in time, audit ID and count.
     fn is_same_as(&self, other: &RefusedRequest) -> bool {
         (self.status, self.client) == (other.status, other.client)
-            && (&self.path, &self.verb) == (&other.path, &other.verb)
+            && (&self.control_plane, &self.path, &self.verb) == (&other.control_plane, &other.path, &other.verb)
             && (&self.user, &self.impersonated) == (&other.user, &other.impersonated)
             && (&self.reason, &self.cause) == (&other.reason, &other.cause)
     }
@@ -101,6 +103,7 @@ mod tests {
 
     fn refused(path: &str, audit_id: &str) -> RefusedRequest {
         RefusedRequest {
+            control_plane: String::new(),
             time: SystemTime::UNIX_EPOCH,
             client: [192, 0, 2, 1].into(),
             user: "jane".to_owned(),

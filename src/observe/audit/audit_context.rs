@@ -27,6 +27,8 @@ pub struct AuditInput<'b> {
     pub headers: &'b HeaderMap,
     /// Whether the request is long-running.
     pub long_running: bool,
+    /// The control plane of the request, if it is one's.
+    pub control_plane: Option<&'b Arc<str>>,
     /// Whether authentication failed; only that is audited (`WithFailedAuthenticationAudit`).
     pub unauthenticated: bool,
 }
@@ -76,6 +78,7 @@ impl Auditor {
             method: known.method.clone(),
             uri: known.uri.clone(),
             user: begin.user.cloned(),
+            control_plane: begin.control_plane.cloned(),
             agent: known.agent.cloned(),
             sources: source_ips(begin.headers, known.client),
             received,
@@ -264,6 +267,7 @@ mod tests {
             let begin = AuditInput {
                 info: &info,
                 user: (!unauthenticated).then_some(&user),
+                control_plane: None,
                 headers: &headers,
                 long_running: info.is_long_running(),
                 unauthenticated,

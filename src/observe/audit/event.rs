@@ -29,6 +29,8 @@ pub(super) struct AuditedRequest {
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) user: Option<Arc<User>>,
+    /// The control plane of the request, if it is one's.
+    pub(super) control_plane: Option<Arc<str>>,
     pub(super) agent: Option<HeaderValue>,
     pub(super) sources: Vec<IpAddr>,
     pub(super) received: SystemTime,
@@ -306,6 +308,7 @@ impl AuditEvent {
         for (key, value) in [
             ("authorization.k8s.io/decision", decision),
             ("authorization.k8s.io/reason", reason),
+            ("audit.narthex.dev/control-plane", self.facts.control_plane.as_deref()),
             ("audit.narthex.dev/end", self.end),
         ] {
             annotations.extend(value.map(|value| (key, value.to_owned())));
@@ -373,6 +376,7 @@ impl AuditedRequest {
             method: Method::GET,
             uri: Uri::from_static(uri),
             user: None,
+            control_plane: None,
             agent: None,
             sources: vec![[192, 0, 2, 1].into()],
             received: SystemTime::UNIX_EPOCH,

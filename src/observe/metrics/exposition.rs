@@ -1,6 +1,8 @@
 //! Exposition formats: Prometheus text format, and OpenMetrics if the scraper accepts it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +47,47 @@ pub(super) struct MetricsText {
     format: ExpositionFormat,
     pending: Option<(&'static str, MetricType, &'static str)>,
     name: &'static str,
+    /// Value of the label `control_plane` of each sample.
+    control_plane: Option<Arc<str>>,
 }
 
 impl MetricsText {
     pub(super) fn new(format: ExpositionFormat) -> MetricsText {
-        MetricsText { out: String::with_capacity(16 * 1024), format, pending: None, name: "" }
+        MetricsText { out: String::with_capacity(16 * 1024), format, pending: None, name: "", control_plane: None }
+    }
+
+    /// Adds the label `control_plane` to each sample from here on.
+    pub(super) fn set_control_plane(&mut self, name: Option<Arc<str>>) {
+        self.control_plane = name;
+    }
+
+    /// The text of all `parts`, in which the samples of a family are together and families are sorted by name.
+    pub(super) fn merged(format: ExpositionFormat, parts: impl Iterator<Item = MetricsText>) -> MetricsText {
+        // The help and type of each family, and its samples.
+        let mut families: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for part in parts {
+            let mut before = (String::new(), String::new());
+            let mut family = &mut before;
+            let mut is_first = false;
+            // No label value contains a line end.
+            for line in part.out.split_inclusive('\n') {
+                if let Some(named) = line.strip_prefix("# HELP ") {
+                    family = families.entry(named.split(' ').next().unwrap_or_default().to_owned()).or_default();
+                    is_first = family.0.is_empty();
+                }
+                match line.starts_with("# ") {
+                    true if is_first => family.0.push_str(line),
+                    true => {}
+                    false => family.1.push_str(line),
+                }
+            }
+        }
+        let mut text = MetricsText::new(format);
+        for (head, samples) in families.values() {
+            text.out.push_str(head);
+            text.out.push_str(samples);
+        }
+        text
     }
 
     /// Starts the family `name`; its samples follow.
@@ -118,7 +156,10 @@ impl MetricsText {
         self.out.push_str(self.name);
         self.out.push_str(suffix);
         let mut separator = '{';
-        for (name, value) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
+        let control_plane = self.control_plane.clone();
+        let control_plane = control_plane.iter().map(|name| ("control_plane", &**name));
+        let labels = labels.iter().copied().chain(control_plane);
+        for (name, value) in labels.chain(bound.map(|bound| ("le", bound))) {
             self.out.push(separator);
             separator = ',';
             self.out.push_str(name);

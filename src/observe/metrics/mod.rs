@@ -15,8 +15,8 @@ mod sums;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -52,6 +52,10 @@ use worker::MetricsShard;
 
 /// The metrics of the process.
 pub struct Metrics {
+    /// The control plane whose metrics these are; none for those of the process.
+    control_plane: Option<Arc<str>>,
+    /// Metrics of the control planes behind this gateway.
+    control_planes: Mutex<Vec<Weak<Metrics>>>,
     shards: Mutex<Vec<Arc<MetricsShard>>>,
     /// In the order of [`HandshakeFailure::ALL`].
     tls_handshake_errors: [AtomicU64; HandshakeFailure::ALL.len()],
@@ -127,9 +131,25 @@ pub struct ApiServiceLoad {
 }
 
 impl Metrics {
-    /// Creates empty metrics.
+    /// Creates empty metrics of the process.
     pub fn new() -> Arc<Metrics> {
+        Metrics::with_control_plane(None)
+    }
+
+    /// Creates empty metrics of the control plane `name`. Each of its series has the label `control_plane`, and it has
+    /// none of the process.
+    pub fn for_control_plane(&self, name: &Arc<str>) -> Arc<Metrics> {
+        let metrics = Metrics::with_control_plane(Some(name.clone()));
+        let mut all = self.control_planes.lock();
+        all.retain(|metrics| metrics.strong_count() > 0);
+        all.push(Arc::downgrade(&metrics));
+        metrics
+    }
+
+    fn with_control_plane(control_plane: Option<Arc<str>>) -> Arc<Metrics> {
         Arc::new(Metrics {
+            control_plane,
+            control_planes: Mutex::default(),
             shards: Mutex::default(),
             tls_handshake_errors: Default::default(),
             discovery_aggregations: AtomicU64::default(),
@@ -165,7 +185,13 @@ impl Metrics {
         self.shards.lock().push(shard);
     }
 
-    /// Renders all metrics.
+    /// Renders these metrics and those of all control planes, for the operator.
+    pub fn render_all(&self, format: ExpositionFormat) -> String {
+        let control_planes: Vec<Arc<Metrics>> = self.control_planes.lock().iter().filter_map(Weak::upgrade).collect();
+        render::render_all(self, &control_planes, format)
+    }
+
+    /// Renders these metrics alone.
     pub fn render(&self, format: ExpositionFormat) -> String {
         render::render(self, format)
     }

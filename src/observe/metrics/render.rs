@@ -14,22 +14,42 @@ use super::{Authentication, BackendPhase, ConnectionState, LabeledValues, Metric
 
 pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     let mut text = MetricsText::new(format);
+    render_families(metrics, &mut text);
+    text.finish()
+}
+
+/// Renders the metrics of the process and of control planes, with all samples of a family together.
+pub(super) fn render_all(metrics: &Metrics, control_planes: &[Arc<Metrics>], format: ExpositionFormat) -> String {
+    if control_planes.is_empty() {
+        return render(metrics, format);
+    }
+    let render_one = |metrics: &Metrics| {
+        let mut text = MetricsText::new(format);
+        render_families(metrics, &mut text);
+        text
+    };
+    let others = control_planes.iter().map(|metrics| render_one(metrics));
+    MetricsText::merged(format, std::iter::once(render_one(metrics)).chain(others)).finish()
+}
+
+fn render_families(metrics: &Metrics, text: &mut MetricsText) {
+    text.set_control_plane(metrics.control_plane.clone());
     let mut sums = Sums::default();
     let shards: Vec<Arc<MetricsShard>> = metrics.shards.lock().clone();
     for shard in &shards {
         sums.add(shard);
     }
 
-    render_aggregator(metrics, &mut text);
-    metrics.audit.render(&mut text);
-    metrics.authorization.render(&mut text);
+    render_aggregator(metrics, text);
+    metrics.audit.render(text);
+    metrics.authorization.render(text);
     let storage = metrics.storage.stats().unwrap_or_default();
-    sums.render_requests(metrics, &storage, &mut text);
-    sums.render_authentication(&mut text);
-    metrics.reviews.render_token_cache(&mut text);
-    metrics.storage.render_requests(&mut text);
+    sums.render_requests(metrics, &storage, text);
+    sums.render_authentication(text);
+    metrics.reviews.render_token_cache(text);
+    metrics.storage.render_requests(text);
     render_family(
-        &mut text,
+        text,
         (
             "leader_election_master_status",
             "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
@@ -43,14 +63,17 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
         "Access records dropped because standard error is read too slowly.",
     );
     text.sample(&[], metrics.access_records_dropped.load(Relaxed));
-    sums.render_backends(&mut text, metrics.connections_limit.load(Relaxed));
-    text.family("narthex_build_info", MetricType::Gauge, "Always 1; the version is in the label.");
-    text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
-    render_certificates_and_availability(metrics, &mut text);
-    render_registry(metrics, &mut text);
-    metrics.calls.render(&mut text);
-    metrics.socks5.render(&mut text);
-    metrics.storage.render_revisions(&storage, &mut text);
+    sums.render_backends(text, metrics.connections_limit.load(Relaxed));
+    let is_process = metrics.control_plane.is_none();
+    if is_process {
+        text.family("narthex_build_info", MetricType::Gauge, "Always 1; the version is in the label.");
+        text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
+    }
+    render_certificates_and_availability(metrics, text);
+    render_registry(metrics, text);
+    metrics.calls.render(text);
+    metrics.socks5.render(text);
+    metrics.storage.render_revisions(&storage, text);
     text.family(
         "narthex_tls_handshake_failures_total",
         MetricType::Counter,
@@ -59,11 +82,12 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     for (failure, count) in metrics.tls_handshake_failures() {
         text.sample(&[("reason", failure.as_str())], count);
     }
-    metrics.spans.render(&mut text);
-    metrics.storage.render_history(&storage, &mut text);
-    sums.render_watches(&mut text);
-    ProcessStats::read().render(&mut text);
-    text.finish()
+    metrics.spans.render(text);
+    metrics.storage.render_history(&storage, text);
+    sums.render_watches(text);
+    if is_process {
+        ProcessStats::read().render(text);
+    }
 }
 
 /// Certificates, circuits, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.

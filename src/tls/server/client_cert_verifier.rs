@@ -12,21 +12,23 @@ use crate::tls::signature::signature_checks;
 #[derive(Debug)]
 pub(super) struct PossessionVerifier {
     hints: Vec<DistinguishedName>,
+    /// Whether a certificate is requested although no authority is named.
+    requests_any: bool,
 }
 
 impl PossessionVerifier {
     /// `hints` are the authorities named in the handshake. Without any, no certificate is requested, because
-    /// none would be trusted.
-    pub(super) fn new(mut hints: Vec<DistinguishedName>) -> PossessionVerifier {
+    /// none would be trusted, unless `requests_any`.
+    pub(super) fn new(mut hints: Vec<DistinguishedName>, requests_any: bool) -> PossessionVerifier {
         hints.sort_by(|a, b| a.as_ref().cmp(b.as_ref()));
         hints.dedup_by(|a, b| a.as_ref() == b.as_ref());
-        PossessionVerifier { hints }
+        PossessionVerifier { hints, requests_any }
     }
 }
 
 impl ClientCertVerifier for PossessionVerifier {
     fn offer_client_auth(&self) -> bool {
-        !self.hints.is_empty()
+        self.requests_any || !self.hints.is_empty()
     }
 
     fn client_auth_mandatory(&self) -> bool {

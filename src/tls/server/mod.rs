@@ -2,6 +2,7 @@
 
 mod client_cert_verifier;
 mod mutual;
+mod published_certificates;
 mod reload;
 mod sni;
 mod tls_parameters;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
+use rustls::server::ResolvesServerCert;
 
 use super::CertificateInfo;
 use super::bundle::Bundle;
@@ -45,6 +47,9 @@ pub struct ServingSettings {
     pub cipher_suites: Vec<String>,
     /// Whether h2 is offered beside http/1.1: not `--disable-http2-serving`.
     pub http2: bool,
+    /// Whether clients are asked for a certificate of any authority, and none is named: the path of a request decides
+    /// which authorities are trusted, and their names are no business of other clients.
+    pub requests_any_certificate: bool,
 }
 
 /// The trusted CAs of clients and front proxies, in one consistent snapshot.
@@ -134,18 +139,24 @@ impl ServingSnapshot {
     fn build(
         settings: &ServingSettings,
         parts: &ServingMaterial,
+        fallback: Option<&Arc<dyn ResolvesServerCert>>,
         generation: u64,
     ) -> Result<ServingSnapshot, Problems> {
         let protocol = tls_parameters::TlsParameters::parse(settings)?;
         let first = settings.pairs().next().and_then(|files| parts.pairs.get(files));
-        let Some(default) = first.or(parts.in_memory_pair.as_ref()) else {
-            return Err(Problem::new("--tls-cert-file", "a serving certificate is required").into());
+        let resolver: Arc<dyn ResolvesServerCert> = match (first.or(parts.in_memory_pair.as_ref()), fallback) {
+            (Some(default), _) => {
+                let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
+                Arc::new(sni::SniResolver::new(default, named))
+            }
+            (None, Some(fallback)) => fallback.clone(),
+            (None, None) => return Err(Problem::new("--tls-cert-file", "a serving certificate is required").into()),
         };
-        let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
-        let resolver = sni::SniResolver::new(default, named);
         let hints = parts.client.iter().chain(&parts.request_header).flat_map(Bundle::subjects);
-        let verifier = client_cert_verifier::PossessionVerifier::new(hints.collect());
-        let config = protocol.into_config(Arc::new(verifier), Arc::new(resolver))?;
+        let any = settings.requests_any_certificate;
+        let hints = if any { Vec::new() } else { hints.collect() };
+        let verifier = client_cert_verifier::PossessionVerifier::new(hints, any);
+        let config = protocol.into_config(Arc::new(verifier), resolver)?;
         let trust = ClientTrust {
             client: parts.client.clone(),
             request_header: parts.request_header.clone(),

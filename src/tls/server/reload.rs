@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
+use rustls::server::ResolvesServerCert;
 
+use super::published_certificates::PublishedCertificates;
 use super::{
     CertificateInUse, ClientTrust, ClusterTrust, ServingMaterial, ServingSettings, ServingSnapshot, tls_parameters,
 };
@@ -25,6 +27,8 @@ pub struct ServingFiles {
     /// CAs from a cluster, used where no file is given; followed.
     cluster_trust: Option<Published<ClusterTrust>>,
     material: ServingMaterial,
+    /// The certificates that are served if the settings name none.
+    fallback: Option<Arc<dyn ResolvesServerCert>>,
     generation: u64,
 }
 
@@ -71,6 +75,7 @@ impl ServingFiles {
                 follower,
                 cluster_trust: None,
                 material: parts,
+                fallback: None,
                 generation: 1,
             }),
             untimely,
@@ -91,6 +96,11 @@ impl ServingFiles {
         Ok(self.material.check_front_proxy_separation(&self.settings)?)
     }
 
+    /// Serves the certificates of `config` as long as the settings name none.
+    pub fn serve_certificates_of(&mut self, config: Published<Arc<ServerConfig>>) {
+        self.fallback = Some(Arc::new(PublishedCertificates(config)));
+    }
+
     /// Trusts the CAs of a cluster where no file is given, and follows their changes.
     pub fn follow_cluster_trust(&mut self, announced: Published<ClusterTrust>) -> Result<(), Problems> {
         self.material.apply_cluster_trust(&self.settings, &announced.load());
@@ -100,7 +110,7 @@ impl ServingFiles {
 
     /// Publishes the loaded certificates and CAs.
     pub fn publish(&self) -> Result<(ServingPublishers, ServingReaders), Problems> {
-        let loaded = ServingSnapshot::build(&self.settings, &self.material, self.generation)?;
+        let loaded = ServingSnapshot::build(&self.settings, &self.material, self.fallback.as_ref(), self.generation)?;
         self.material.warn_of_early(UnixTime::now());
         let (config, config_reader) = Published::new(loaded.config);
         let (trust, trust_reader) = Published::new(loaded.trust);
@@ -138,7 +148,7 @@ impl ServingFiles {
         let (parts, mut problems) = ServingMaterial::read(&self.settings, &announced, &self.material, UnixTime::now());
         if !parts.is_same(&self.material) {
             let generation = self.generation + u64::from(!parts.has_same_trust(&self.material));
-            match ServingSnapshot::build(&self.settings, &parts, generation) {
+            match ServingSnapshot::build(&self.settings, &parts, self.fallback.as_ref(), generation) {
                 Ok(loaded) => {
                     (self.material, self.generation) = (parts, generation);
                     self.material.warn_of_early(UnixTime::now());

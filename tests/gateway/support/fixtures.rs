@@ -291,6 +291,11 @@ impl GatewayProcess {
         GatewayProcess { child, address: address.unwrap(), admin: admin.unwrap(), log }
     }
 
+    /// The process ID.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());

@@ -6,6 +6,7 @@ mod backend_failure;
 mod checked_in_data;
 mod cluster;
 mod cluster_registry;
+mod control_planes;
 mod conversion_webhook;
 mod delegated_auth;
 mod discovery;
@@ -112,6 +113,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         backend_failure::GATEWAY_TESTS,
         isolation::GATEWAY_TESTS,
         cluster_registry::GATEWAY_TESTS,
+        control_planes::GATEWAY_TESTS,
         front_proxy_certificates::GATEWAY_TESTS,
         leader_election::GATEWAY_TESTS,
         audit::GATEWAY_TESTS,

@@ -25,6 +25,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("page docs/how-to/cors.md", |environment| run(environment, "docs/how-to/cors.md")),
     ("page docs/how-to/konnectivity.md", |environment| run(environment, "docs/how-to/konnectivity.md")),
     ("page docs/how-to/local-proxy.md", |environment| run(environment, "docs/how-to/local-proxy.md")),
+    ("page docs/how-to/control-planes.md", |environment| run(environment, "docs/how-to/control-planes.md")),
     ("page docs/how-to/cluster-registry.md", |environment| run(environment, "docs/how-to/cluster-registry.md")),
     ("page docs/how-to/rate-limiting.md", |environment| run(environment, "docs/how-to/rate-limiting.md")),
     ("page docs/tutorials/kube-rbac-proxy.md", |environment| run(environment, "docs/tutorials/kube-rbac-proxy.md")),

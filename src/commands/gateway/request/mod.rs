@@ -28,13 +28,14 @@ use crate::forward::send;
 use crate::message::{Accept, Body, IncomingBody, Refusal, respond};
 use crate::observe::access::AccessRecord;
 
-/// Answers one request, with an error response if it is refused.
+/// Answers one request, with an error response if it is refused. `refusal` says that no control plane gets it.
 ///
 /// The request is boxed: it passes through many futures, each of which would hold a copy, and moving such futures was a
 /// seventh of all CPU.
 pub(super) async fn handle(
     connection: Rc<ClientConnection>,
     request: Box<Request<IncomingBody>>,
+    refusal: Option<Refusal>,
 ) -> Result<Response<Body>, Infallible> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::from_headers(request.headers());
@@ -43,7 +44,11 @@ pub(super) async fn handle(
     let is_head = request.method() == Method::HEAD;
     let cors = connection.worker.shared.relay.cors.as_ref();
     let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
-    let mut response = match process(&connection, request, &audit_id, &mut record).await {
+    let result = match refusal {
+        Some(refusal) => Err(refusal),
+        None => process(&connection, request, &audit_id, &mut record).await,
+    };
+    let mut response = match result {
         Ok(response) => finish_response(response, record),
         Err(refusal) => refuse(&connection, &refusal, &accept, record),
     };

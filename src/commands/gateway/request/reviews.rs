@@ -1,6 +1,5 @@
 //! Reviews that the gateway answers itself: of the caller (`kubectl auth`), and for backends.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -14,12 +13,9 @@ use crate::delegation_server::{self, DelegationRequest};
 use crate::kubeapi::{RetryAfter, Status};
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
-use crate::process::UserTurns;
 
 /// Timeout for the body of a review to arrive, and for waiting until a large one can be parsed.
 const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limits parsing of large bodies to one at a time; users take turns.
-static SLOW_READ_SLOTS: LazyLock<UserTurns> = LazyLock::new(UserTurns::default);
 
 /// The response to a SelfSubjectReview, SelfSubjectAccessReview or SelfSubjectRulesReview.
 ///
@@ -32,7 +28,7 @@ pub(super) async fn self_review(
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let body = read_review_body(permit, review.review_body(), request, counter).await?;
+    let body = read_review_body(shared, permit, review.review_body(), request, counter).await?;
     let review = review.answer(&shared.access.authorizer, permit.user(), &body).await;
     review.map(|review| created_response(&review)).map_err(client_error)
 }
@@ -48,7 +44,7 @@ pub(super) async fn delegation_review(
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let body = read_review_body(permit, request_kind.review_body(), request, counter).await?;
+    let body = read_review_body(shared, permit, request_kind.review_body(), request, counter).await?;
     let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
         DelegationRequest::SubjectAccessReview => {
@@ -61,6 +57,7 @@ pub(super) async fn delegation_review(
 
 /// Reads the body of a review, as JSON.
 async fn read_review_body(
+    shared: &GatewayState,
     permit: &Permit<'_>,
     review_body: ReviewBody,
     request: Request<IncomingBody>,
@@ -88,7 +85,7 @@ async fn read_review_body(
         return review_body.read(content_type, &body).map_err(client_error);
     }
     // On a blocking thread, so that other requests of this worker do not wait.
-    let turn = SLOW_READ_SLOTS.wait(&permit.user().name);
+    let turn = shared.review_turns.wait(&permit.user().name);
     let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_BODY_TIMEOUT, turn).await else {
         return Err(client_error(Status::too_many_requests(
             "too many large reviews at once, please try again later",

@@ -125,7 +125,11 @@ impl<'r> ParsedRequest<'r> {
     ) {
         if let Some(auditor) = &self.shared.access.auditor {
             let long_running = self.has_no_timeout;
-            record.start_audit(auditor, &AuditInput { info, user, headers, long_running, unauthenticated });
+            let control_plane = self.connection.worker.reports.control_plane();
+            record.start_audit(
+                auditor,
+                &AuditInput { info, user, headers, long_running, control_plane, unauthenticated },
+            );
         }
     }
 

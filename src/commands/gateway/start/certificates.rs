@@ -27,7 +27,7 @@ pub(super) struct Certificates {
     /// The serving certificate to request from a cluster.
     pub(super) request: Option<SigningRequest>,
     /// The CA of the front-proxy certificate, if that is generated.
-    front_proxy_ca: PathBuf,
+    front_proxy_ca: Option<PathBuf>,
     /// The administrator's kubeconfig, if it is generated.
     pub(super) kubeconfig: Option<PathBuf>,
 }
@@ -59,14 +59,27 @@ impl Certificates {
             None if !config.is_sidecar() => Some(ClientIdentity::load(generated.store().files("front-proxy"))?),
             configured => configured,
         };
-        let identity = identity.map(|(files, identity)| {
-            let on_failure = tasks.file_errors().reporter("identity");
-            tasks.add("identity", move |context| files.follow(on_failure, context.drain));
-            identity
-        });
+        let identity = identity.map(|identity| follow_identity(identity, tasks));
         let front_proxy_ca = generated.store().authority_files(CertificateKind::RequestHeader).certificate;
+        let front_proxy_ca = config.backends.proxy_client.is_none().then_some(front_proxy_ca);
         tasks.add("generated-certificates", move |context| generated.renew(context.drain));
         Ok(Certificates { identity, request, front_proxy_ca, kubeconfig: defaults.kubeconfig })
+    }
+
+    /// The certificates of a control plane: its own front-proxy certificate if it has one, else that of the gateway.
+    pub(super) fn for_control_plane(
+        &self,
+        config: &GatewayConfig,
+        own: Option<(ClientIdentity, Published<KeyPair>)>,
+        tasks: &mut ControlTasks,
+    ) -> Certificates {
+        let (identity, front_proxy_ca) = match own {
+            Some(own) => (Some(follow_identity(own, tasks)), None),
+            // Each upstream has its own.
+            None if config.is_sidecar() => (None, None),
+            None => (self.identity.clone(), self.front_proxy_ca.clone()),
+        };
+        Certificates { identity, request: None, front_proxy_ca, kubeconfig: None }
     }
 
     /// Publishes the ConfigMap by which backends verify the gateway and clients, with `--serve-delegation`.
@@ -84,7 +97,7 @@ impl Certificates {
         let source = AuthConfigMapSource {
             trust: trust.clone(),
             identity,
-            own_ca_file: config.backends.proxy_client.is_none().then(|| self.front_proxy_ca.clone()),
+            own_ca_file: self.front_proxy_ca.clone(),
             includes_uid: config.forwarding.forward_uid,
             includes_client_ca: group_filter(config).is_empty(),
         };
@@ -102,6 +115,15 @@ impl Certificates {
         tasks.add("auth-configmap", move |context| source.run(object, publish, context.drain));
         Ok(())
     }
+}
+
+fn follow_identity(
+    (files, identity): (ClientIdentity, Published<KeyPair>),
+    tasks: &mut ControlTasks,
+) -> Published<KeyPair> {
+    let on_failure = tasks.file_errors().reporter("identity");
+    tasks.add("identity", move |context| files.follow(on_failure, context.drain));
+    identity
 }
 
 /// Publishes the serving certificates and the trusted CAs, with those that the cluster announces.

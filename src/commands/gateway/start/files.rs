@@ -15,12 +15,13 @@ use crate::commands::gateway::audit_setup::AuditFiles;
 use crate::commands::gateway::review_thread::Kubeconfigs;
 use crate::commands::gateway::settings;
 use crate::commands::{print_warnings, report_problems};
+use crate::config::control_planes::{self, ControlPlaneConfig};
 use crate::config::gateway::AttributeSource;
 use crate::config::{Diagnostics, GatewayConfig, egress};
 use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
 use crate::observe::log::{self, LogLevel};
 use crate::observe::trace::TracingConfiguration;
-use crate::process::{Problem, Problems};
+use crate::process::{FileWatcher, Problem, Problems};
 use crate::storage::check_store_file;
 use crate::tls;
 
@@ -39,6 +40,8 @@ pub struct GatewayFiles {
     pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
     /// The egress routes to backends and API servers, and their configuration file, if there is one.
     pub(super) egress: (Option<EgressConfigFile>, EgressRoutes),
+    /// The control planes behind the gateway, and the watcher of their file.
+    pub(super) control_planes: Option<(FileWatcher, Vec<ControlPlaneConfig>)>,
 }
 
 /// Files of authentication.
@@ -70,6 +73,24 @@ fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, Eg
             Ok((Some(file), ways))
         }
     }
+}
+
+fn control_planes(
+    purpose: ReadPurpose,
+    config: &GatewayConfig,
+) -> Result<Option<(FileWatcher, Vec<ControlPlaneConfig>)>, Problems> {
+    let Some(path) = &config.control_planes else { return Ok(None) };
+    // Before the first read, so that no change is missed.
+    let watcher = FileWatcher::new([path]);
+    let control_planes = control_planes::load(path, config)?;
+    let mut problems = Problems::default();
+    if purpose == ReadPurpose::Check {
+        for control_plane in &control_planes {
+            let found = GatewayFiles::check(&control_plane.gateway).err().unwrap_or_default();
+            problems.0.extend(control_plane.locate(found).0);
+        }
+    }
+    problems.into_result(Some((watcher, control_planes)))
 }
 
 impl GatewayFiles {
@@ -110,6 +131,7 @@ impl GatewayFiles {
         let egress = problems.collect(egress_routes(config));
         let store = config.embedded_api.as_ref().map(|embedded| check_store_file(&embedded.store_file));
         problems.collect(store.transpose().map_err(|error| Problem::new("--embedded-api", error)));
+        let control_planes = problems.collect(control_planes(purpose, config)).flatten();
         let egress_routes = egress.as_ref().map(|(_, routes)| routes);
         if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {
             problems.0.extend(configuration.check_egress(routes).0);
@@ -134,13 +156,16 @@ impl GatewayFiles {
             tracing,
             admin_token,
             egress,
+            control_planes,
         })
     }
 
     /// Warnings of files that do not log them when they are read.
     pub(in crate::commands) fn warnings(&self) -> Vec<Problem> {
         let policy = self.authorization.policy.iter().flat_map(|(_, policy)| policy.warnings());
-        policy.chain(self.authorization.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
+        let control_planes = self.control_planes.iter().flat_map(|(_, all)| all).flat_map(ControlPlaneConfig::warnings);
+        let rules = self.authorization.rules.iter().flat_map(|(_, rules)| rules.warnings());
+        policy.chain(rules).chain(control_planes).cloned().collect()
     }
 }
 

@@ -3,11 +3,13 @@
 mod access;
 mod backend_files;
 mod certificates;
+mod control_plane;
 mod embedded_api;
 mod files;
 mod findings;
 mod generated_api;
 mod health;
+mod instance;
 mod routing;
 mod workers;
 
@@ -19,34 +21,26 @@ pub(in crate::commands) use self::backend_files::ReadPurpose;
 pub use self::files::GatewayFiles;
 pub(in crate::commands) use self::files::prepare;
 
-use self::access::access_control;
-use self::certificates::{Certificates, publish_serving};
-use self::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
-use self::generated_api::generated_api;
-use self::health::{health_endpoints, readiness_checks};
-use self::routing::{RegistryObjects, Routing};
+use self::certificates::Certificates;
+use self::control_plane::ControlPlaneBuilder;
+use self::instance::{Instance, InstanceFiles, InstanceInputs};
 use self::workers::Listeners;
-use super::control::{ControlTasks, ControlThread};
+use super::control::ControlTasks;
+use super::control_planes::{ControlPlanesThread, StartControlPlane};
 use super::gateway_handle::{GatewayHandle, ShutdownHandles};
-use super::handshake_log::HandshakeLog;
 use super::request_observers::RequestObservers;
-use super::request_policy::RequestPolicy;
-use super::review_thread::DelegatedAuth;
 use super::settings::EgressSettings;
-use super::state::{DelegateScope, Documents, GatewayState, InflightPools, RelaySettings};
+use super::state::GatewayState;
 use super::status;
 use crate::admin::{self, AdminTokenConfig};
-use crate::commands::threads::spawn_thread;
+use crate::commands::threads::TaskThreads;
 use crate::config::GatewayConfig;
-use crate::discovery::{DiskCache, LocalGroups};
 use crate::egress::{EgressConfigFile, EgressRoutes};
 use crate::observe::access::AccessLog;
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Problems, Published};
-use crate::resources::catalog::ResourceCatalog;
 use crate::tls::ManagedCertificate;
-use crate::tls::server::ServingReaders;
 
 /// Options for commands that embed a gateway.
 #[derive(Default)]
@@ -71,71 +65,55 @@ pub fn start(
     let listeners = Listeners::bind(config)?;
     let address = listeners.address;
     let identity = files.backends.identity.take();
-    let mut certificates = Certificates::load(config, address, &mut files.serving, identity, options, &mut tasks)?;
+    let certificates = Certificates::load(config, address, &mut files.serving, identity, options, &mut tasks)?;
     let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
-    let egress = publish_egress(config, files.egress, &metrics, &mut tasks);
-    let observers = RequestObservers::start(files.audit, files.tracing.as_ref(), &egress, &metrics, &mut tasks)?;
-    let (authorization, chain_watcher) = files.authorization.publish(config, &metrics, &mut tasks)?;
-    let signing_request = certificates.request.take();
-    let mut delegated =
-        DelegatedAuth::start(files.kubeconfigs, signing_request, chain_watcher, config, &egress, &metrics, &drain)?;
-    let serving = publish_serving(files.serving, delegated.cluster_trust.take(), &mut tasks)?;
-    let request_policy = RequestPolicy::new(config, authorization.rules.clone());
-    let access = access_control(
-        config,
-        files.authentication,
-        files.request_headers,
-        &serving.trust,
-        &delegated,
-        authorization,
-        (observers.auditor, &metrics, &mut tasks),
-    )?;
-    let embedded = start_embedded_api(config, address, &egress, &drain)?;
-    let serves_delegation = config.serve_delegation && certificates.identity.is_some();
-    let api = match &embedded {
-        Some(embedded) => embedded.api.clone(),
-        None => generated_api(config, serves_delegation, &drain),
+    let (egress_files, admin_token, control_planes) = (files.egress, files.admin_token, files.control_planes);
+    let egress = publish_egress(config, egress_files, &metrics, &mut tasks);
+    let RequestObservers { auditor, tracer, shutdown: observers } =
+        RequestObservers::start(files.audit, files.tracing.as_ref(), &egress, &metrics, &mut tasks)?;
+    let kubeconfig = certificates.kubeconfig.clone();
+    let of_control_planes = certificates.for_control_plane(config, None, &mut tasks);
+    let inputs = InstanceInputs {
+        files: InstanceFiles {
+            serving: files.serving,
+            authentication: files.authentication,
+            authorization: files.authorization,
+            backends: files.backends,
+            request_headers: files.request_headers,
+            kubeconfigs: files.kubeconfigs,
+        },
+        certificates,
+        shared_trust: None,
+        auditor: auditor.clone(),
+        tracer: tracer.clone(),
+        access_log: access_log.clone(),
+        egress: egress.clone(),
+        address,
+        path_prefix: None,
+        tasks,
+        threads: TaskThreads::Own,
+        drain: drain.clone(),
     };
-    if serves_delegation {
-        certificates.publish_auth_config_map(config, &serving.trust, &api, &mut tasks)?;
-    }
-    let objects = match embedded_registry(config, &api) {
-        Some(registry) => RegistryObjects::Stored(registry),
-        None => RegistryObjects::Generated(api.publisher("apiregistration.k8s.io", "v1", "apiservices")),
-    };
-    let routing =
-        Routing::start(config, files.backends, &egress, &serving.trust, objects, (&metrics, &drain), &mut tasks)?;
-    let file_errors = tasks.file_errors().clone();
-    let delegate = DelegateScope::new(config);
-    let catalog = embedded.as_ref().map(|embedded| embedded.api.catalog().clone());
-    let documents = start_control(config, (tasks, catalog), &certificates, &serving, &routing, &egress, &drain)?;
-    let store_check = embedded.as_ref().map(|embedded| embedded.check.clone());
-    let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
-    let documents_of = (&routing.table, &documents.discovery);
-    let health = health_endpoints(&drain, &access_log, documents_of, store_check, &readiness_checks);
-    if embedded.is_some() {
-        wait_for_routes(routing.table.clone())?;
-    }
-    let (store, store_thread) = embedded.map(|one| (one.store, one.thread)).unzip();
-    let shared = Arc::new(GatewayState {
-        serving,
-        handshake_log: HandshakeLog::default(),
-        access,
-        tracer: observers.tracer,
-        table: routing.table,
-        documents,
-        identity: certificates.identity,
-        serves_delegation,
-        api,
-        delegate,
-        health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
-        relay: RelaySettings::new(config),
-        policy: request_policy,
-        inflight: InflightPools::new(config),
-        metrics,
-        drain,
+    let Instance { shared, routing, file_errors, health, store } = Instance::start(config, inputs)?;
+    let control_planes = control_planes.map(|configs| {
+        let builder = ControlPlaneBuilder {
+            certificates: of_control_planes,
+            serving: shared.serving.clone(),
+            auditor,
+            tracer,
+            access_log: access_log.clone(),
+            egress: egress.clone(),
+            address,
+            threads: Arc::default(),
+        };
+        let start: StartControlPlane =
+            Arc::new(move |config, name, number, drain| builder.start(config, name, number, drain));
+        ControlPlanesThread::start(config, configs, start, file_errors.reporter("control-planes"), drain)
     });
-    let mut workers = listeners.serve(config, &shared, &access_log, &egress, health.clone())?;
+    let control_planes = control_planes.transpose()?;
+    let (store, store_thread) = store.unzip();
+    let mut workers =
+        listeners.serve(config, (&shared, control_planes.clone()), &access_log, &egress, health.clone())?;
     workers.threads.extend(store_thread);
     let inputs = status::StatusInputs {
         warnings: routing.warnings,
@@ -150,10 +128,11 @@ pub fn start(
         log_level,
         access_log: access_log.clone(),
         health,
+        control_planes,
     };
-    let admin = start_admin(config, &shared, inputs, files.admin_token)?;
-    log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), certificates.kubeconfig.as_deref());
-    let (lease_release, observers) = (routing.lease_release, observers.shutdown);
+    let admin = start_admin(config, &shared, inputs, admin_token)?;
+    log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), kubeconfig.as_deref());
+    let lease_release = routing.lease_release;
     let shutdown_handles = ShutdownHandles { access: access_log, observers, lease_release, store };
     Ok(GatewayHandle::new(address, admin, drainer, config, workers.threads, shared, shutdown_handles))
 }
@@ -170,46 +149,6 @@ fn publish_egress(
         None => Published::fixed(routes),
     };
     EgressSettings { resolver: config.backends.resolver, routes, metrics: metrics.clone() }
-}
-
-/// Starts the control thread, which creates the discovery and OpenAPI documents.
-fn start_control(
-    config: &GatewayConfig,
-    (tasks, catalog): (ControlTasks, Option<Published<ResourceCatalog>>),
-    certificates: &Certificates,
-    serving: &ServingReaders,
-    routing: &Routing,
-    egress: &EgressSettings,
-    drain: &Drain,
-) -> Result<Documents, Problem> {
-    let delegate = DelegateScope::new(config);
-    let control = ControlThread {
-        tasks,
-        identity: certificates.identity.clone(),
-        registry: routing.registry.clone(),
-        table: routing.table.clone(),
-        availability: routing.availability.clone(),
-        resolve_rules: config.backends.resolve_rules,
-        egress: egress.clone(),
-        certificates_in_use: serving.in_use.clone(),
-        local_groups: LocalGroups {
-            delegation: config.serve_delegation && certificates.identity.is_some(),
-            delegate: delegate.all,
-            embedded: catalog.as_ref().map(Published::get),
-            apiregistration_from_delegate: delegate.apiservices && delegate.all,
-        },
-        catalog,
-        delegates_all: delegate.all,
-        disk_cache: match config.is_sidecar() {
-            true => DiskCache::disabled(),
-            false => DiskCache::in_directory(&config.data_dir.join("last-good")),
-        },
-        metrics: egress.metrics.clone(),
-        drain: drain.clone(),
-    };
-    let (documents_sender, documents) = std::sync::mpsc::channel();
-    spawn_thread("control", move || control.run(documents_sender))?;
-    documents.recv().map_err(|_| Problem::new("control", "the control thread ended early"))
 }
 
 /// Starts the admin listener, if it is configured.

@@ -1,14 +1,12 @@
 //! The registry and the routes built from it.
 
-use std::sync::Arc;
-
 use super::backend_files::BackendFiles;
 use crate::availability::AvailabilityMap;
 use crate::commands::gateway::control::{ControlTasks, RegistryViews, RegistryWarnings, UpstreamReadiness};
 use crate::commands::gateway::registry_thread::{ClusterStatus, EmbeddedRegistry, LeaseRelease, RegistryThread};
 use crate::commands::gateway::settings::EgressSettings;
+use crate::commands::threads::TaskThreads;
 use crate::config::GatewayConfig;
-use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Published};
 use crate::registry::Registry;
 use crate::rest::ObjectPublisher;
@@ -46,9 +44,10 @@ impl Routing {
         egress: &EgressSettings,
         trust: &Published<ClientTrust>,
         objects: RegistryObjects,
-        (metrics, drain): (&Arc<Metrics>, &Drain),
+        (threads, drain): (&TaskThreads, &Drain),
         tasks: &mut ControlTasks,
     ) -> Result<Routing, Problem> {
+        let metrics = &egress.metrics;
         let BackendFiles { registry, cluster, delegate, upstreams, .. } = files;
         let (directory, mut registry) = registry.map_or_else(|| (None, Registry::empty()), |(d, r)| (Some(d), r));
         let (stored, generated) = match objects {
@@ -88,6 +87,7 @@ impl Routing {
             embedded: stored,
             election: config.backends.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
             publisher: registry_publisher,
+            threads: threads.clone(),
             availability: availability.clone(),
             egress: egress.clone(),
             metrics: metrics.clone(),

@@ -1,13 +1,15 @@
 //! The client listener, the threads that accept its connections, and the workers that serve them.
 
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crate::commands::gateway::control_planes::ControlPlaneTable;
 use crate::commands::gateway::health_listener::HealthListener;
 use crate::commands::gateway::settings::{self, EgressSettings};
 use crate::commands::gateway::state::GatewayState;
-use crate::commands::gateway::worker::{ConnectionLimits, GatewayWorker};
+use crate::commands::gateway::worker::{ConnectionLimits, GatewayWorker, GatewayWorkers};
 use crate::commands::gateway::worker_thread::serve_connections;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
@@ -16,7 +18,7 @@ use crate::listen::{
 };
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::HealthChecks;
-use crate::process::Problem;
+use crate::process::{Problem, Published};
 
 /// Worker limit of a sidecar: each worker takes about a megabyte, every pod of a large machine has a sidecar, and four
 /// workers forward more requests than one server answers.
@@ -60,7 +62,7 @@ impl Listeners {
     pub(super) fn serve(
         self,
         config: &GatewayConfig,
-        shared: &Arc<GatewayState>,
+        (shared, control_planes): (&Arc<GatewayState>, Option<Published<ControlPlaneTable>>),
         access_log: &Arc<AccessLog>,
         egress: &EgressSettings,
         health: Vec<HealthChecks>,
@@ -79,10 +81,12 @@ impl Listeners {
             workers.connections.push(connections.clone());
             let (shared, access_log, limits) = (shared.clone(), access_log.clone(), limits.clone());
             let (recording, egress) = (config.observability.access, egress.clone());
+            let control_planes = control_planes.clone();
             let work = async move || {
                 let reports = access::WorkerRecorder::new(&shared.metrics, &access_log, recording);
                 let worker = GatewayWorker::new(shared, reports, egress.dialer(), connection_limits);
-                serve_connections(worker, incoming, limits, connections).await;
+                let workers = Rc::new(GatewayWorkers::new(worker, control_planes, egress, connection_limits));
+                serve_connections(workers, incoming, limits, connections).await;
             };
             workers.threads.push(spawn_thread(&format!("worker-{number}"), work)?);
         }

@@ -1,6 +1,8 @@
 //! The state of a worker thread: its share of the client connections and its own connection pools.
 
 mod connection;
+mod connection_target;
+mod control_planes;
 mod header_cache;
 mod requested_host;
 
@@ -11,6 +13,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) use self::connection::ClientConnection;
+pub(super) use self::connection_target::ConnectionTarget;
+use self::control_planes::ControlPlaneWorkers;
+pub(super) use self::control_planes::GatewayWorkers;
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
@@ -18,7 +23,7 @@ use crate::forward::{ApiServiceState, LongRunningResponses, UserHeaders, WorkerB
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
-use crate::process::Published;
+use crate::process::{Published, ShutdownPhase};
 use crate::registry::DisplayName;
 use crate::route::{Route, RouteTable, RouteTarget};
 use crate::tls::KeyPair;
@@ -148,6 +153,26 @@ impl GatewayWorker {
         let stamp = Rc::new(stamp);
         stamps.insert(Arc::as_ptr(user), (user.clone(), stamp.clone()));
         Ok(stamp)
+    }
+
+    /// Follows a shutdown: watches end, then all other long-running responses, then requests are aborted.
+    fn follow(&self, phase: ShutdownPhase) {
+        if phase >= ShutdownPhase::Draining {
+            self.streams.drain();
+        }
+        if phase >= ShutdownPhase::Ending {
+            self.streams.stop();
+        }
+        if phase >= ShutdownPhase::TimedOut {
+            self.reports.start_cutting();
+        }
+    }
+
+    /// Asks the clients of all connections to use others.
+    fn close_connections(&self) {
+        for connection in self.connections.borrow().iter().filter_map(Weak::upgrade) {
+            connection.handle.close_gracefully();
+        }
     }
 
     pub(super) fn track(&self, connection: &Rc<ClientConnection>) {

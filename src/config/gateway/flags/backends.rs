@@ -31,6 +31,12 @@ pub static BACKENDS: FlagGroup = FlagGroup {
             "kubeconfig of the API server that owns every path no APIService claims (its URL and CA), or in-cluster for the pod's own cluster. Requests go there with the front-proxy certificate; the user in this file is ignored. Followed on disk",
         ),
         Flag::new(
+            "control-planes-config",
+            FlagKind::File,
+            "",
+            "Control planes to serve besides, each by host name or path prefix with its own backends, client CAs and caches: a file of kind ControlPlanes (narthex.dev/v1alpha1), or a path mapping of kcp-front-proxy. Followed on disk; while it is invalid, its last valid content stays in use",
+        ),
+        Flag::new(
             "serving-metrics",
             FlagKind::Choice(&["gateway", "delegate"]),
             "",
