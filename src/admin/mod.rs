@@ -5,6 +5,7 @@
 //! page cannot read it through DNS rebinding. On another address, remote peers get only metrics and health.
 
 mod attention;
+mod attention_report;
 mod certificate_list;
 mod events;
 mod expiry;
@@ -20,7 +21,7 @@ mod token;
 mod traffic_report;
 mod write_timeout;
 
-pub use attention::AttentionReport;
+pub use attention_report::AttentionReport;
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use host::{ServedHost, is_same_host};
 pub use server::{AdminListener, AdminState, spawn};

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use super::attention::AttentionReport;
+use super::attention_report::AttentionReport;
 use super::certificate_list::CertificateRow;
 use super::events::encode_event;
 use super::expiry::ExpiryWarning;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::attention::AttentionReport;
+use super::attention_report::AttentionReport;
 use super::storage_report::StorageReport;
 use super::times::{TimeOffset, format_latency, human_duration, time_offset};
 use super::traffic_report::TrafficReport;
