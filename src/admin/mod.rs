@@ -7,6 +7,7 @@
 mod attention;
 mod attention_report;
 mod certificate_list;
+mod control_plane_report;
 mod events;
 mod expiry;
 mod host;
@@ -22,12 +23,13 @@ mod traffic_report;
 mod write_timeout;
 
 pub use attention_report::AttentionReport;
+pub use control_plane_report::ControlPlaneReport;
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use host::{ServedHost, is_same_host};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
-    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, ControlPlaneReport, DiscoveryReport,
-    EgressReport, EndpointReport, PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
+    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
 pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;

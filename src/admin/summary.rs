@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::control_plane_report::ControlPlaneReport;
 use super::expiry::ExpiryWarning;
 use super::status_report::{ApiServiceReport, RemoteCallReport, StatusReport, VerdictReport};
 use crate::registry::DELEGATE;
@@ -47,6 +48,12 @@ impl StatusReport {
     pub fn apiservices_in_order(&self) -> impl Iterator<Item = &ApiServiceReport> {
         let (failing, good): (Vec<_>, Vec<_>) = self.apiservices.iter().partition(|one| one.is_failing());
         failing.into_iter().chain(good)
+    }
+
+    /// Control planes, failed ones first.
+    pub fn control_planes_in_order(&self) -> impl Iterator<Item = &ControlPlaneReport> {
+        let (failed, good): (Vec<_>, Vec<_>) = self.control_planes.iter().partition(|one| one.is_failed());
+        failed.into_iter().chain(good)
     }
 
     /// Failing readiness checks that the report does not show otherwise. `shutdown` repeats the phase, and `reviews`
