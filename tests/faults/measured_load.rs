@@ -124,7 +124,7 @@ impl RunningLoad {
         if crate::is_long() {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
         }
-        self.wait_for_more(200).await;
+        self.wait_for_more(100).await;
     }
 
     /// Ends all connections.

@@ -14,7 +14,7 @@ use crate::support::gateway_fixture::THINGS;
 const MINUTES: &str = "NARTHEX_TEST_SOAK_MINUTES";
 
 /// Rounds of the short form.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 1;
 
 /// Watches in a round, over one connection.
 const WATCHES: usize = 30;
