@@ -1,7 +1,9 @@
 //! Operations and lists at the storage version, and at another one by both strategies of conversion.
 
+use std::collections::HashMap;
+
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::resource::{BenchResource, JSON};
 use super::{BenchedServer, webhook};
@@ -59,12 +61,11 @@ impl Access<'_> {
         let (label, version) = (self.label, self.version);
         let path = self.resource.collection(version, "bench");
         let name = |number: u64| format!("{}-{number}", label.split(' ').next().unwrap_or_default().to_lowercase());
-        let write = |method: Method, change: u64| {
+        let create = {
             let (path, resource) = (path.clone(), self.resource.clone());
             move |number| {
-                let path = if method == Method::POST { path.clone() } else { format!("{path}/{}", name(number)) };
-                let body = resource.object(version, &name(number), number + change);
-                ObjectRequest::new(method.clone(), path).body(JSON, body)
+                let body = resource.object(version, &name(number), number);
+                ObjectRequest::new(Method::POST, path.clone()).body(JSON, body)
             }
         };
         let get = {
@@ -78,9 +79,27 @@ impl Access<'_> {
                     .body(super::resource::MERGE_PATCH, r#"{"status":{"ready":1}}"#)
             }
         };
-        self.per_thousand(on, "create", count, write(Method::POST, 0), results).await;
+        self.per_thousand(on, "create", count, create, results).await;
         self.per_thousand(on, "get", count, get, results).await;
-        self.per_thousand(on, "PUT, one field changed", count, write(Method::PUT, 1), results).await;
+        let update = {
+            // A custom object is not updated without its version.
+            let list: Value =
+                serde_json::from_slice(&on.client.clone().send(&ObjectRequest::new(Method::GET, &*path)).await)
+                    .expect("a list");
+            let metadata = |item: &Value, field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let items = list["items"].as_array().into_iter().flatten();
+            let versions: HashMap<String, String> =
+                items.map(|item| (metadata(item, "name"), metadata(item, "resourceVersion"))).collect();
+            let (path, resource) = (path.clone(), self.resource.clone());
+            move |number| {
+                let name = name(number);
+                let mut body: Value =
+                    serde_json::from_str(&resource.object(version, &name, number + 1)).expect("an object");
+                body["metadata"]["resourceVersion"] = json!(versions.get(&name));
+                ObjectRequest::new(Method::PUT, format!("{path}/{name}")).body(JSON, body.to_string())
+            }
+        };
+        self.per_thousand(on, "PUT, one field changed", count, update, results).await;
         self.per_thousand(on, "merge patch of status", count, patch, results).await;
     }
 
