@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use http::StatusCode;
 
-use super::api_server::LoadedKubeconfig;
+use super::api_server::ApiServerKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
 use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
@@ -38,13 +38,13 @@ pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
 pub(in crate::commands) fn prepare(
     config: &KonnectivityAgentConfig,
     mut mistakes: Diagnostics,
-) -> Result<Option<LoadedKubeconfig>, ExitCode> {
+) -> Result<Option<ApiServerKubeconfig>, ExitCode> {
     print_warnings(&mistakes.warnings);
     mistakes.problems.collect(log::install(&config.log));
     if let Err(problems) = check_files(&config.settings) {
         mistakes.add_file_problems(problems);
     }
-    let leases = config.leases.as_ref().map(|leases| LoadedKubeconfig::load(leases.kubeconfig.clone())).transpose();
+    let leases = config.leases.as_ref().map(|leases| ApiServerKubeconfig::load(leases.kubeconfig.clone())).transpose();
     let leases = leases.unwrap_or_else(|problems| {
         mistakes.add_file_problems(problems);
         None
@@ -52,7 +52,7 @@ pub(in crate::commands) fn prepare(
     if mistakes.problems.0.is_empty() { Ok(leases) } else { Err(report_problems(ROLE, &mistakes.problems)) }
 }
 
-fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> Result<ExitCode, Problems> {
+fn start(config: KonnectivityAgentConfig, leases: Option<ApiServerKubeconfig>) -> Result<ExitCode, Problems> {
     raise_descriptor_limit();
     let mut problems = Problems::default();
     let health = problems.collect(bind(config.health_address, "--health-server-port"));
@@ -81,7 +81,7 @@ fn start(config: KonnectivityAgentConfig, leases: Option<LoadedKubeconfig>) -> R
 
 fn spawn_agent(
     settings: AgentSettings,
-    leases: Option<(LoadedKubeconfig, LeaseConfig)>,
+    leases: Option<(ApiServerKubeconfig, LeaseConfig)>,
     state: Arc<AgentState>,
     drain: Drain,
 ) -> Result<std::thread::JoinHandle<()>, Problems> {

@@ -11,15 +11,15 @@ use crate::observe::Metrics;
 use crate::process::{Problems, Published};
 
 /// A kubeconfig with its source.
-pub(in crate::commands) struct LoadedKubeconfig {
+pub(in crate::commands) struct ApiServerKubeconfig {
     pub(super) source: KubeconfigSource,
     pub(super) kubeconfig: Kubeconfig,
 }
 
-impl LoadedKubeconfig {
-    pub(super) fn load(source: KubeconfigSource) -> Result<LoadedKubeconfig, Problems> {
+impl ApiServerKubeconfig {
+    pub(super) fn load(source: KubeconfigSource) -> Result<ApiServerKubeconfig, Problems> {
         let kubeconfig = source.load()?;
-        Ok(LoadedKubeconfig { source, kubeconfig })
+        Ok(ApiServerKubeconfig { source, kubeconfig })
     }
 
     /// A client on this thread, which must have a `LocalSet`. It follows the kubeconfig.

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::api_server::LoadedKubeconfig;
+use super::api_server::ApiServerKubeconfig;
 use super::health::{self, HealthRequest, HealthResponse};
 use super::token_reviews;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
@@ -59,8 +59,8 @@ const ROLE: &str = "konnectivity-server";
 pub(in crate::commands) struct ServerFiles {
     frontend: Option<(MutualTlsFiles, TlsReader)>,
     agents: (MutualTlsFiles, TlsReader),
-    token_reviews: Option<LoadedKubeconfig>,
-    leases: Option<LoadedKubeconfig>,
+    token_reviews: Option<ApiServerKubeconfig>,
+    leases: Option<ApiServerKubeconfig>,
 }
 
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
@@ -77,7 +77,7 @@ pub(in crate::commands) fn prepare(
             FrontendAddress::Unix { .. } => Ok(None),
             FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
         };
-        let load = |source: &KubeconfigSource| LoadedKubeconfig::load(source.clone());
+        let load = |source: &KubeconfigSource| ApiServerKubeconfig::load(source.clone());
         let token_reviews =
             config.agent_tokens.as_ref().map(|tokens| KubeconfigSource::from_flag(tokens.kubeconfig.clone()));
         let token_reviews = token_reviews.as_ref().map(load).transpose();

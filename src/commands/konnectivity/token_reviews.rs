@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api_server::LoadedKubeconfig;
+use super::api_server::ApiServerKubeconfig;
 use crate::authenticate::{TokenReviewClient, TokenReviewSettings};
 use crate::commands::threads::spawn_thread;
 use crate::config::konnectivity::AgentTokenConfig;
@@ -18,7 +18,7 @@ const CACHE_TTL: Duration = Duration::from_secs(10);
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts the thread.
-pub(super) fn start(api_server: LoadedKubeconfig, config: &AgentTokenConfig) -> Result<AgentTokens, Problem> {
+pub(super) fn start(api_server: ApiServerKubeconfig, config: &AgentTokenConfig) -> Result<AgentTokens, Problem> {
     let metrics = Metrics::new();
     let (remote, jobs) = ClientHandle::new();
     let settings = TokenReviewSettings {
@@ -29,7 +29,7 @@ pub(super) fn start(api_server: LoadedKubeconfig, config: &AgentTokenConfig) -> 
     };
     let reviews = TokenReviewClient::new(remote, settings, &metrics)?;
     let sweeping = Arc::downgrade(&reviews);
-    let LoadedKubeconfig { source, kubeconfig } = &api_server;
+    let ApiServerKubeconfig { source, kubeconfig } = &api_server;
     tracing::info!(file = %source, server = %kubeconfig.server(), "tokens of agents are reviewed by an API server");
     spawn_thread("reviews", async move || {
         let client = api_server.client(metrics);
