@@ -206,6 +206,6 @@ mod tests {
             "{lines:?}"
         );
         assert_eq!(lines[1..4], ["The last report:", "", "OK: 1 APIService"]);
-        assert_eq!(view.screen((0, 0), now).len(), 6, "a terminal without a size is no panic");
+        assert_eq!(view.screen((0, 0), now).len(), 7, "a terminal without a size is no panic");
     }
 }

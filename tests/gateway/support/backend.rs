@@ -96,6 +96,7 @@ impl BackendSettings {
     }
 
     /// The same settings with a socket that listens already.
+    #[allow(dead_code, reason = "the tests of faults listen in a network namespace")]
     pub(crate) fn with_listener(self, listener: tokio::net::TcpListener) -> BackendSettings {
         BackendSettings { listener: Arc::new(Mutex::new(Some(listener))), ..self }
     }
