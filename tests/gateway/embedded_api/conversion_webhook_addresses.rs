@@ -21,7 +21,7 @@ async fn conversion_webhook_at_link_local_or_own_address_is_refused() {
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
     let own = format!("https://{}/", api.gateway.address);
-    establish(&client, &definition("v1", &webhook.conversion(&json!({"url": own})))).await;
+    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let service =
         json!({"metadata": {"name": "metadata"}, "spec": {"type": "ExternalName", "externalName": "169.254.169.254"}});
