@@ -80,12 +80,15 @@ pub enum HttpProtocol {
     Http2,
 }
 
+/// Selects the TLS configuration of a server name (SNI); None is that of a client that names none.
+pub(super) type ServerNameSelector = Rc<dyn Fn(Option<&str>) -> Arc<rustls::ServerConfig>>;
+
 /// The TLS configuration of a handshake.
 pub enum TlsConfigSource {
     /// One for all.
     Fixed(Arc<rustls::ServerConfig>),
     /// Chosen by the server name that the client names (SNI), if it names one.
-    ByServerName(Rc<dyn Fn(Option<&str>) -> Arc<rustls::ServerConfig>>),
+    ByServerName(ServerNameSelector),
 }
 
 impl TlsConfigSource {

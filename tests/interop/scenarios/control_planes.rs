@@ -88,7 +88,7 @@ fn two_clusters(environment: &TestEnvironment) {
         let stranger =
             kubeconfig::write(&scratch, &format!("{name}-stranger"), &stranger, &authorities.serving.file, Some(admin));
         let (ok, out, errors) = kubectl(&stranger, &["get", "namespaces"]);
-        assert!(!ok && errors.contains("Unauthorized"), "{out}{errors}");
+        assert!(!ok && errors.contains("You must be logged in to the server"), "{out}{errors}");
         // By host name, with the server name that kubectl sends.
         let port = gateway.endpoint.port;
         let host = format!("{name}.example.com");
