@@ -41,7 +41,7 @@ fn churn_registry(stage: &Stage, round: usize) {
     let addresses: Vec<_> = stage.backends.iter().map(|backend| backend.address).collect();
     for number in 0..5 {
         let name = format!("other{number}.yaml");
-        if (round + number) % 2 == 0 {
+        if (round + number).is_multiple_of(2) {
             let group = format!("other{}-{number}.example.com", round % 10);
             let text = stage.environment.apiservice_manifests(&group, "v1", &addresses, "");
             stage.environment.write_registry(&name, &text);

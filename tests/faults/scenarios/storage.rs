@@ -107,7 +107,7 @@ pub(crate) async fn read_only_data_directory() -> FaultRow {
     let folder = disk.0.clone();
     let data = folder.join("data");
     // The store's own files are open already: its writes go on, and few enough for the disk.
-    run_without_writes(stage, data.clone(), 5, || make_read_only(&data), |folder| make_writable(folder)).await
+    run_without_writes(stage, data.clone(), 5, || make_read_only(&data), make_writable).await
 }
 
 /// A bind mount of the folder on itself may be read-only while the files that are open stay as they are.
