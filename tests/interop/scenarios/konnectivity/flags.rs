@@ -23,7 +23,7 @@ fn flags(help: &str) -> Vec<ReferenceFlag> {
         let (_, rest) = line.split_once("--")?;
         let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
         // pflag: one space and the type, or at once the columns of the text.
-        let has_value = rest[name.len()..].starts_with(|c: char| c == ' ') && !rest[name.len()..].starts_with("  ");
+        let has_value = rest[name.len()..].starts_with(' ') && !rest[name.len()..].starts_with("  ");
         let default = rest.rsplit_once("(default ").and_then(|(_, value)| value.strip_suffix(')'));
         let default = default.map(|value| value.trim_matches('"').to_owned());
         Some(ReferenceFlag { name, has_value, default })
