@@ -39,6 +39,10 @@ konnectivity-transfers COUNT="1000":
 konnectivity-soak MINUTES="60":
     NARTHEX_TEST_SOAK_MINUTES={{MINUTES}} tests/interop/run "konnectivity: agents killed and restarted"
 
+# Pictures of the status page in docs/operations, by a real browser; some minutes
+pictures:
+    NARTHEX_TEST_PICTURES=docs/operations tests/interop/run "pictures of the status page"
+
 # Formatting, clippy, dependencies, documentation
 lint:
     cargo fmt --check

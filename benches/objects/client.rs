@@ -43,22 +43,15 @@ impl ObjectRequest {
 #[derive(Clone)]
 pub(crate) struct ApiClient {
     sender: http2::SendRequest<Full<Bytes>>,
+    tls: tokio_rustls::TlsConnector,
+    port: u16,
     token: Arc<str>,
 }
 
 impl ApiClient {
     pub(crate) async fn connect(directory: &Path, port: u16, token: &str) -> ApiClient {
         let tls = tokio_rustls::TlsConnector::from(Arc::new(fixtures::client_config(directory)));
-        let socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("the server listens");
-        socket.set_nodelay(true).expect("a socket");
-        let stream = tls.connect("localhost".try_into().expect("a name"), socket).await.expect("TLS");
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.initial_stream_window_size(8 << 20).initial_connection_window_size(64 << 20);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        ApiClient { sender, token: token.into() }
+        ApiClient { sender: open_connection(&tls, port).await, tls, port, token: token.into() }
     }
 
     /// Sends a request; the response with its body still to come. Panics for anything but 200 and 201.
@@ -86,7 +79,10 @@ impl ApiClient {
             message = message.header(*name, value);
         }
         let message = message.body(Full::new(request.body.clone())).expect("a request");
-        self.sender.ready().await.expect("a connection");
+        // kube-apiserver closes a connection that was idle for 90 seconds.
+        if self.sender.ready().await.is_err() {
+            self.sender = open_connection(&self.tls, self.port).await;
+        }
         let response = self.sender.send_request(message).await.expect("a response");
         let (head, body) = response.into_parts();
         (head.status, body)
@@ -96,6 +92,19 @@ impl ApiClient {
     pub(crate) async fn send(&mut self, request: &ObjectRequest) -> Bytes {
         self.open(request).await.collect().await.expect("a body").to_bytes()
     }
+}
+
+async fn open_connection(tls: &tokio_rustls::TlsConnector, port: u16) -> http2::SendRequest<Full<Bytes>> {
+    let socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("the server listens");
+    socket.set_nodelay(true).expect("a socket");
+    let stream = tls.connect("localhost".try_into().expect("a name"), socket).await.expect("TLS");
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(8 << 20).initial_connection_window_size(64 << 20);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    sender
 }
 
 /// Sends `count` requests, `at_once` of them at a time, made from their number.

@@ -63,7 +63,9 @@ pub(crate) struct Row {
 pub(crate) struct Results(Vec<Row>);
 
 impl Results {
+    /// Keeps a figure for the table at the end, and shows it at once: a run takes long.
     pub(crate) fn add(&mut self, server: ApiServerKind, name: &str, unit: &'static str, value: f64) {
+        eprintln!("  {name}, {unit}: {value:.2}");
         let index = self.0.iter().position(|row| row.name == name).unwrap_or_else(|| {
             self.0.push(Row { name: name.to_owned(), unit, values: Default::default() });
             self.0.len() - 1

@@ -26,6 +26,7 @@ mod metrics_server;
 mod openapi;
 mod packages;
 mod pages;
+mod pictures;
 mod proxy;
 mod proxy_browser;
 mod proxy_kubeconfig;
@@ -108,6 +109,7 @@ pub(crate) fn kubectl_tests() -> Vec<(&'static str, KubectlTestFn)> {
 
 /// Tests of narthex.
 pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
+    let pictures = pictures::gateway_tests();
     [
         identity::GATEWAY_TESTS,
         backend_failure::GATEWAY_TESTS,
@@ -137,6 +139,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         checked_in_data::TESTS,
         status_page::GATEWAY_TESTS,
         h2spec::GATEWAY_TESTS,
+        pictures.as_slice(),
     ]
     .concat()
 }

@@ -1,9 +1,10 @@
-// The reference's own client at the jobs of benches/konnectivity.rs, as kube-apiserver uses it: a gRPC connection of
+// The reference's own client at the jobs of benches/konnectivity, as kube-apiserver uses it: a gRPC connection of
 // its own for every tunnel (k8s.io/apiserver/pkg/server/egressselector).
 package main
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -54,15 +55,16 @@ func main() {
 	switch *job {
 	case "download":
 		connection := dial()
-		_, err := connection.Write([]byte("g"))
-		check(err)
-		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{connection}, make([]byte, 64<<10))
+		check(binary.Write(connection, binary.BigEndian, *size))
+		source := io.LimitReader(connection, *size)
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, source, make([]byte, 64<<10))
 		check(err)
 		if n != *size {
 			check(fmt.Errorf("%d bytes came", n))
 		}
 	case "upload":
 		connection := dial()
+		check(binary.Write(connection, binary.BigEndian, *size))
 		for buffer, left := make([]byte, 64<<10), *size; left > 0; {
 			n, err := connection.Write(buffer[:min(int64(len(buffer)), left)])
 			check(err)

@@ -1,0 +1,164 @@
+//! Konnectivity: CPU per GiB, throughput, dials, latency and memory of Narthex and of the reference, in turns.
+//!
+//! ```text
+//! tests/interop/peers/build konnectivity
+//! cargo bench --bench konnectivity                 # both clients, through the reference server and agent
+//! cargo bench --bench konnectivity -- --rounds 5
+//! cargo bench --bench konnectivity -- --pairs      # servers and agents in each pairing, with narthex's client
+//! cargo bench --bench konnectivity -- --pairs --transports grpc --jobs echo,stalled-target --rounds 1
+//! ```
+//!
+//! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
+//! client is a separate process; CPU time and memory are the kernel's. In the mode `grpc`, Narthex's client keeps one
+//! connection for all its tunnels; the reference opens one for each, as in kube-apiserver.
+
+// It stops at what it did not expect.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod jobs;
+mod peers;
+mod targets;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use jobs::{JOBS, Job, JobFigures, JobKind, TRANSFER_BYTES};
+use peers::{KonnectivityPeers, Transport, peer_program};
+use targets::Targets;
+
+/// Whether server and agent are narthex's, and how the table calls them.
+const PAIRS: [([bool; 2], &str); 4] = [
+    ([false, false], "theirs"),
+    ([true, false], "our server"),
+    ([false, true], "our agent"),
+    ([true, true], "both ours"),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if arguments.first().is_some_and(|first| first.starts_with("--socket=")) {
+        return client::run(&arguments);
+    }
+    let option = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        Some(arguments.get(at + 1).unwrap_or_else(|| panic!("{name} needs a value")).as_str())
+    };
+    let rounds = option("--rounds").map_or(3, |rounds| rounds.parse().unwrap());
+    let benchmark = Benchmark::new(rounds);
+    if !arguments.iter().any(|argument| argument == "--pairs") {
+        return benchmark.compare_clients();
+    }
+    let transports = option("--transports").unwrap_or("grpc,http-connect,mtls");
+    let jobs: Vec<&Job> = match option("--jobs") {
+        Some(names) => names.split(',').map(|name| JOBS.iter().find(|job| job.name == name).unwrap()).collect(),
+        None => JOBS.iter().collect(),
+    };
+    for transport in transports.split(',') {
+        benchmark.compare_pairs(Transport::parse(transport), &jobs);
+    }
+}
+
+struct Benchmark {
+    rounds: usize,
+    directory: PathBuf,
+    targets: Targets,
+    own_client: PathBuf,
+}
+
+impl Drop for Benchmark {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Benchmark {
+    fn new(rounds: usize) -> Benchmark {
+        let directory = std::env::temp_dir().join(format!("konnectivity-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Benchmark { rounds, directory, targets: Targets::start(), own_client: std::env::current_exe().unwrap() }
+    }
+
+    /// Both clients at the jobs that the reference's knows.
+    fn compare_clients(&self) {
+        println!("{:34} {:>10} {:>10}   medians of {} rounds", "client", "ours", "theirs", self.rounds);
+        for job in JOBS.iter().filter(|job| job.is_of_reference_client) {
+            let mut figures = [Vec::new(), Vec::new()];
+            for _ in 0..self.rounds {
+                for (client, figures) in
+                    [&self.own_client, &peer_program("konnectivity-client")].into_iter().zip(&mut figures)
+                {
+                    figures.push(self.measure(Transport::Grpc, [false, false], client, job));
+                }
+            }
+            job.print(&figures, true);
+        }
+    }
+
+    fn compare_pairs(&self, transport: Transport, jobs: &[&Job]) {
+        let titles = PAIRS.map(|(_, title)| format!("{title:>10}")).join(" ");
+        println!("{:34} {titles}   medians of {} rounds", transport.title(), self.rounds);
+        for job in jobs {
+            let mut figures = PAIRS.map(|_| Vec::new());
+            for _ in 0..self.rounds {
+                for ((own, _), figures) in PAIRS.iter().zip(&mut figures) {
+                    figures.push(self.measure(transport, *own, &self.own_client, job));
+                }
+            }
+            if job.has_direct_form() {
+                let direct: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job)).collect();
+                job.print_direct(&direct);
+            }
+            job.print(&figures, false);
+        }
+        println!();
+    }
+
+    /// Runs one client at one job, through fresh peers: the reference's keep the memory that they once needed.
+    fn measure(&self, transport: Transport, own: [bool; 2], client: &Path, job: &Job) -> JobFigures {
+        let peers = KonnectivityPeers::start(&self.directory, own, transport);
+        let (before, resident) = (peers.cpu(), peers.memory("VmRSS"));
+        let mut words = vec![format!("--socket={}", peers.frontend)];
+        if client == self.own_client {
+            words.push(format!("--transport={}", transport.name()));
+            words.push(format!("--pki={}", peers.pki.display()));
+        }
+        let output = self.run_client(client, &words, job);
+        let (after, peaks) = (peers.cpu(), peers.memory("VmHWM"));
+        let mut figures = JobFigures::parse(&output);
+        figures.cpu = [figures.cpu[0], after[0] - before[0], after[1] - before[1]];
+        figures.peaks = [peaks[0] - resident[0], peaks[1] - resident[1]];
+        figures
+    }
+
+    /// The job without a tunnel.
+    fn measure_direct(&self, job: &Job) -> JobFigures {
+        let words = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
+        JobFigures::parse(&self.run_client(&self.own_client, &words, job))
+    }
+
+    fn run_client(&self, client: &Path, words: &[String], job: &Job) -> serde_json::Value {
+        let port = |kind| self.targets.port(kind);
+        let target = port(job.target);
+        // What one stalled tunnel leads to, beside the echo that is measured.
+        let stalled = if job.kind == JobKind::StalledClient {
+            port(targets::TargetKind::Source)
+        } else {
+            port(targets::TargetKind::Idle)
+        };
+        let mut command = Command::new(client);
+        command.args(words).args([
+            format!("--target=127.0.0.1:{target}"),
+            format!("--job={}", job.kind.name()),
+            format!("--bytes={}", TRANSFER_BYTES / job.workers_of_transfer()),
+            format!("--count={}", job.count),
+            format!("--workers={}", job.workers),
+        ]);
+        if client == self.own_client {
+            command.arg(format!("--stalled-target=127.0.0.1:{stalled}"));
+        }
+        let output = command.stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{}: {}", job.name, output.status);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
