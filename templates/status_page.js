@@ -3,6 +3,7 @@
   const main = document.getElementById("main");
   const connection = document.getElementById("connection");
   const announcement = document.getElementById("announcement");
+  const heading = document.querySelector("h1").textContent;
   let source, silence, announced = "", pending;
 
   // Changes `old` into `fresh` in place, so that focus, selection and scroll positions stay.
@@ -36,6 +37,8 @@
         old.insertBefore(child, at);
         continue;
       }
+      // Two nodes may have the same key.
+      byKey.delete(key(child));
       if (same === at) at = at.nextSibling;
       else old.insertBefore(same, at);
       update(same, child);
@@ -46,7 +49,7 @@
   // A screen reader hears the verdict when it changes, not each update, and not more often than every five seconds.
   const announce = () => {
     const verdict = main.querySelector("[data-announce]").textContent;
-    document.title = "Narthex: " + verdict;
+    document.title = heading + ": " + verdict;
     if (pending || verdict === announced) return;
     if (announced) announcement.textContent = verdict;
     announced = verdict;

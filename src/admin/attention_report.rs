@@ -1,6 +1,13 @@
-//! One condition that needs the attention of an operator.
+//! One condition that needs the attention of an operator, and the list of them on a status page.
+
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+
+use super::times::format_age;
+
+/// Maximum number of entries of the list on a status page.
+const MAX_SHOWN: usize = 50;
 
 /// One condition that needs attention.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,5 +47,30 @@ impl AttentionReport {
 
     pub(super) fn since(self, since: &str) -> AttentionReport {
         AttentionReport { since: since.to_owned(), ..self }
+    }
+}
+
+/// What needs attention, as a status page shows it.
+pub(super) struct AttentionList {
+    entries: Vec<AttentionReport>,
+    now: SystemTime,
+}
+
+impl AttentionList {
+    pub(super) fn new(entries: Vec<AttentionReport>, now: SystemTime) -> AttentionList {
+        AttentionList { entries, now }
+    }
+
+    pub(super) fn shown(&self) -> &[AttentionReport] {
+        &self.entries[..self.entries.len().min(MAX_SHOWN)]
+    }
+
+    /// Number of entries that are not shown.
+    pub(super) fn more(&self) -> usize {
+        self.entries.len().saturating_sub(MAX_SHOWN)
+    }
+
+    pub(super) fn age(&self, timestamp: &str) -> String {
+        format_age(timestamp, self.now)
     }
 }

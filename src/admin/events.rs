@@ -129,7 +129,8 @@ impl Drop for OpenStream {
 pub(super) fn encode_event(data: &str) -> Bytes {
     let mut text = String::with_capacity(data.len() + 64);
     text.push_str("retry: 1000\n");
-    for line in data.lines() {
+    // A carriage return ends a line of an event, too.
+    for line in data.split(['\n', '\r']) {
         text.push_str("data: ");
         text.push_str(line);
         text.push('\n');
@@ -191,6 +192,8 @@ mod tests {
 
     #[test]
     fn event_has_a_data_line_for_each_line() {
-        assert_eq!(encode_event("<p>\n</p>\n"), "retry: 1000\ndata: <p>\ndata: </p>\n\n");
+        assert_eq!(encode_event("<p>\n</p>"), "retry: 1000\ndata: <p>\ndata: </p>\n\n");
+        // No text of the network ends an event or begins a field of it.
+        assert_eq!(encode_event("a\r\rretry: 9"), "retry: 1000\ndata: a\ndata: \ndata: retry: 9\n\n");
     }
 }

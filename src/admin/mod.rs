@@ -7,13 +7,18 @@
 mod attention;
 mod attention_report;
 mod certificate_list;
+mod connection;
 mod control_plane_report;
 mod events;
 mod expiry;
 mod host;
+mod konnectivity;
+mod live_page;
 mod page;
+mod response;
 mod server;
 mod sparkline;
+mod status_content;
 mod status_report;
 mod storage_report;
 mod summary;
@@ -23,9 +28,13 @@ mod traffic_report;
 mod write_timeout;
 
 pub use attention_report::AttentionReport;
+pub use connection::serve_connection;
 pub use control_plane_report::ControlPlaneReport;
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use host::{ServedHost, is_same_host};
+pub use live_page::LivePage;
+pub use page::PageReport;
+pub use response::{AdminBody, complete};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
     ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,

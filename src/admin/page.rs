@@ -1,4 +1,4 @@
-//! The status page: one self-contained HTML document that is updated by `/events`, and useful without scripts.
+//! The frame of status pages: one self-contained HTML document that is updated by `/events`, and useful without scripts.
 
 use std::sync::LazyLock;
 use std::time::SystemTime;
@@ -8,19 +8,31 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde::Serialize;
 
-use super::attention_report::AttentionReport;
-use super::certificate_list::CertificateRow;
 use super::events::encode_event;
-use super::expiry::ExpiryWarning;
-use super::sparkline::Sparkline;
-use super::status_report::{ApiServiceReport, EgressReport, StatusReport};
-use super::summary::StatusSummary;
 
 const STYLESHEET: &str = include_str!("../../templates/status_page.css");
 const SCRIPT: &str = include_str!("../../templates/status_page.js");
-/// Maximum number of entries of the list of what needs attention.
-const MAX_ATTENTION: usize = 50;
+
+/// A report that has a status page.
+pub trait PageReport: PartialEq + Serialize {
+    /// Heading of the page.
+    const HEADING: &'static str;
+    /// Paths that the page links to, without the first slash.
+    const LINKS: &'static [&'static str];
+
+    /// One line as of `now`: what fails, or `OK`.
+    fn headline(&self, now: SystemTime) -> String;
+
+    /// HTML of what changes while the page is open. The element with the attribute `data-announce` has the headline as
+    /// its text.
+    fn render_content(&self, now: SystemTime) -> String;
+
+    /// The report as it is served as data, with what follows from it at `now`.
+    #[must_use]
+    fn into_data(self, now: SystemTime) -> Self;
+}
 
 /// Content security policy of the page: allows its one style sheet, its one script, and the events of this process.
 pub(super) static PAGE_SECURITY_POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -34,223 +46,35 @@ pub(super) static PAGE_SECURITY_POLICY: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Renders `report` as of `now`.
-pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
-    let content = StatusContent::new(report, now);
-    let title = format!("Narthex: {}", content.summary.line());
+pub(super) fn render<R: PageReport>(report: &R, now: SystemTime) -> String {
+    let page = StatusPage {
+        heading: R::HEADING,
+        headline: report.headline(now),
+        content: report.render_content(now),
+        links: R::LINKS,
+    };
     // Only a `Display` that fails is an error.
-    StatusPage { title, content: content.render().unwrap_or_default() }.render().unwrap_or_default()
+    page.render().unwrap_or_default()
 }
 
 /// Renders the content of the page as a server-sent event.
-pub(super) fn render_event(report: &StatusReport, now: SystemTime) -> Bytes {
-    encode_event(&StatusContent::new(report, now).render().unwrap_or_default())
+pub(super) fn render_event(report: &impl PageReport, now: SystemTime) -> Bytes {
+    encode_event(&report.render_content(now))
 }
 
 #[derive(Template)]
 #[template(path = "status_page.html", whitespace = "minimize")]
 struct StatusPage {
-    title: String,
+    heading: &'static str,
+    headline: String,
     content: String,
-}
-
-/// What changes while the page is open.
-#[derive(Template)]
-#[template(path = "status_content.html", whitespace = "minimize")]
-struct StatusContent<'r> {
-    report: &'r StatusReport,
-    now: SystemTime,
-    summary: StatusSummary,
-    attention: Vec<AttentionReport>,
-    certificates: Vec<CertificateRow<'r>>,
-}
-
-impl<'r> StatusContent<'r> {
-    fn new(report: &'r StatusReport, now: SystemTime) -> StatusContent<'r> {
-        StatusContent {
-            report,
-            now,
-            summary: report.summarize(now),
-            attention: report.attention(now),
-            certificates: report.certificates_in_order(now),
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.report.phase == "serving" && self.report.not_ready.is_empty()
-    }
-
-    fn summary_class(&self) -> &'static str {
-        match (self.summary.is_ok(), self.summary.warnings.is_empty()) {
-            (true, true) => "good",
-            (true, false) => "warn",
-            (false, _) => "bad",
-        }
-    }
-
-    fn age(&self, timestamp: &str) -> String {
-        StatusReport::age(timestamp, self.now)
-    }
-
-    fn expiry(&self, timestamp: &str) -> String {
-        StatusReport::expiry(timestamp, self.now)
-    }
-
-    fn serves_https(&self) -> bool {
-        self.report.listen.iter().any(|address| address.starts_with("https://"))
-    }
-
-    /// Available Local APIServices without requests are only counted: they have no backend that can fail.
-    fn shown_apiservices(&self) -> impl Iterator<Item = &ApiServiceReport> {
-        self.report.apiservices_in_order().filter(|service| !is_folded(service))
-    }
-
-    fn local_apiservices(&self) -> usize {
-        self.report.apiservices.iter().filter(|service| is_folded(service)).count()
-    }
-
-    fn first_attention(&self) -> &[AttentionReport] {
-        &self.attention[..self.attention.len().min(MAX_ATTENTION)]
-    }
-
-    fn more_attention(&self) -> usize {
-        self.attention.len().saturating_sub(MAX_ATTENTION)
-    }
-
-    /// Failing ones first.
-    fn egress_in_order(&self) -> impl Iterator<Item = &EgressReport> {
-        let (failing, good): (Vec<_>, Vec<_>) = self.report.egress.iter().partition(|proxy| proxy.is_failing());
-        failing.into_iter().chain(good)
-    }
-
-    fn handshake_failures(&self) -> String {
-        let failures = self.report.handshake_failures.iter().filter(|(_, count)| **count > 0);
-        failures.map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
-    }
-}
-
-fn is_folded(service: &ApiServiceReport) -> bool {
-    service.is_available_local() && !service.has_traffic()
-}
-
-fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
-    match warning {
-        None => "",
-        Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
-        Some(ExpiryWarning::Day | ExpiryWarning::Expired) => "bad",
-    }
+    links: &'static [&'static str],
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::status_report::{
-        ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, EgressReport, EndpointReport,
-        PeerCertificateReport, RefusalReport, RemoteCallReport, VerdictReport,
-    };
-    use super::super::storage_report::{StorageReport, StoredResourceReport};
+    use super::super::status_report::StatusReport;
     use super::*;
-
-    #[test]
-    fn status_page_escapes_every_field() {
-        let hostile = "</td><script>alert('1')</script>\"&".to_owned();
-        let report = StatusReport {
-            version: hostile.clone(),
-            started: hostile.clone(),
-            phase: hostile.clone(),
-            listen: vec![hostile.clone()],
-            apiservices: vec![ApiServiceReport {
-                name: hostile.clone(),
-                service: hostile.clone(),
-                available: Some(false),
-                reason: hostile.clone(),
-                message: hostile.clone(),
-                since: hostile.clone(),
-                endpoints: vec![EndpointReport {
-                    address: hostile.clone(),
-                    state: hostile.clone(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }],
-            certificates: vec![CertificateReport {
-                file: hostile.clone(),
-                subject: hostile.clone(),
-                names: vec![hostile.clone()],
-                not_before: hostile.clone(),
-                not_after: hostile.clone(),
-            }],
-            peer_certificates: vec![PeerCertificateReport {
-                server: hostile.clone(),
-                server_name: hostile.clone(),
-                used_by: hostile.clone(),
-                subject: hostile.clone(),
-                ..PeerCertificateReport::default()
-            }],
-            authorizers: vec![hostile.clone()],
-            storage: Some(StorageReport {
-                file: hostile.clone(),
-                refusal: hostile.clone(),
-                resources: vec![StoredResourceReport { resource: hostile.clone(), objects: 1, ..Default::default() }],
-                ..Default::default()
-            }),
-            cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),
-            remote_calls: vec![RemoteCallReport {
-                call: hostile.clone(),
-                name: hostile.clone(),
-                server: hostile.clone(),
-                error: hostile.clone(),
-                ..RemoteCallReport::default()
-            }],
-            egress: vec![EgressReport { proxy: hostile.clone(), state: hostile.clone(), ..EgressReport::default() }],
-            file_problems: vec![hostile.clone()],
-            refusals: vec![RefusalReport {
-                time: hostile.clone(),
-                user: hostile.clone(),
-                impersonated: hostile.clone(),
-                verb: hostile.clone(),
-                path: hostile.clone(),
-                reason: hostile.clone(),
-                cause: hostile.clone(),
-                audit_id: hostile.clone(),
-                ..RefusalReport::default()
-            }],
-            handshake_failures: [(hostile.clone(), 1)].into(),
-            audit: vec![AuditSinkReport { name: hostile.clone(), ..AuditSinkReport::default() }],
-            registry_problems: vec![hostile.clone()],
-            registry_warnings: vec![hostile.clone()],
-            document_problems: vec![hostile.clone()],
-            not_ready: vec![hostile.clone()],
-            control_planes: vec![crate::admin::ControlPlaneReport {
-                name: hostile.clone(),
-                requests: hostile.clone(),
-                problems: vec![hostile.clone()],
-                ..Default::default()
-            }],
-            log_level: hostile,
-            verdict: VerdictReport::default(),
-        };
-        let page = render(&report, SystemTime::UNIX_EPOCH);
-        assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
-        assert!(page.contains("&#60;script&#62;alert(&#39;1&#39;)"));
-    }
-
-    #[test]
-    fn status_page_egress_column_only_with_selections() {
-        let service = ApiServiceReport { name: "v1.a.io".into(), way: "cluster (socks5)".into(), ..Default::default() };
-        let mut report = StatusReport { apiservices: vec![service], ..StatusReport::default() };
-        let page = |report: &StatusReport| render(report, SystemTime::UNIX_EPOCH);
-        assert!(!page(&report).contains("cluster (socks5)"));
-        report.egress.push(EgressReport { selection: "cluster".into(), ..EgressReport::default() });
-        assert!(page(&report).contains(">Egress</th>") && page(&report).contains(">cluster (socks5)</td>"));
-    }
-
-    #[test]
-    fn status_page_of_socks5_server_has_no_apiservices() {
-        let page = |address: &str| {
-            render(&StatusReport { listen: vec![address.into()], ..Default::default() }, SystemTime::UNIX_EPOCH)
-        };
-        assert!(page("https://0.0.0.0:6443").contains("--registry-dir"));
-        assert!(!page("socks5://0.0.0.0:1080").contains("APIServices"));
-    }
 
     #[test]
     fn status_page_loads_nothing_external() {

@@ -1,34 +1,28 @@
 //! The admin listener: its thread, connections and routes.
 
-use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
+use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
-};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Either, Full, Limited};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Body;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
-use super::events::{EventBody, EventStreams, MAX_INTERVAL, StreamRefusal};
+use super::connection::serve_connection;
 use super::host::{ServedHost, is_same_host};
-use super::page;
+use super::live_page::LivePage;
+use super::response::{AdminBody, finish, json, plain_text};
 use super::status_report::StatusReport;
 use super::token::{AdminToken, AdminTokenConfig};
 use super::traffic_report::TrafficReport;
-use super::write_timeout::WriteTimeout;
 use crate::listen::bind;
 use crate::observe::metrics::{ExpositionFormat, RequestHistory, SAMPLE_INTERVAL};
 use crate::observe::{HealthChecks, LogLevel, Metrics};
@@ -37,29 +31,20 @@ use crate::process::{Drain, Problem, Published, ShutdownPhase};
 const FLAG: &str = "--admin-address";
 /// Maximum number of concurrent connections; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// Maximum lifetime of a connection without an event stream, so that a slow client does not hold its slot forever.
-const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 /// Timeout of request headers, and of idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum request body size; a body holds a log level.
 const MAX_BODY_SIZE: usize = 4096;
 
-/// Maximum time for which a client may read nothing of a response.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-
-const EVENTS_PATH: &str = "/events";
 const LOG_LEVEL_PATH: &str = "/log-level";
 /// Challenge for browsers; any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"Narthex\", charset=\"UTF-8\"";
-
-/// Body of a response: complete, or an event stream.
-type AdminBody = Either<Full<Bytes>, EventBody>;
 
 /// Sources of what the admin listener serves, evaluated for every request on the admin thread. Remote peers get only
 /// metrics and health.
 pub struct AdminState {
     /// Makes the report for `/status.json` and the status page.
-    pub report: Box<dyn Fn() -> StatusReport + Send + Sync>,
+    pub report: Arc<dyn Fn() -> StatusReport + Send + Sync>,
     /// Metrics served at `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Checks of `/livez`, `/readyz` and other health endpoints.
@@ -105,8 +90,8 @@ struct AdminServer {
     served_host: ServedHost,
     state: AdminState,
     token: Option<Published<AdminToken>>,
-    history: RefCell<RequestHistory>,
-    events: EventStreams,
+    history: Rc<RefCell<RequestHistory>>,
+    page: LivePage<StatusReport>,
 }
 
 /// Local and peer address of a connection.
@@ -118,13 +103,10 @@ struct ConnectionAddresses {
 
 impl AdminServer {
     fn new(address: &str, state: AdminState) -> AdminServer {
-        AdminServer {
-            served_host: ServedHost::new(address),
-            state,
-            token: None,
-            history: RefCell::default(),
-            events: EventStreams::new(),
-        }
+        let history = Rc::<RefCell<RequestHistory>>::default();
+        let (report, requests) = (state.report.clone(), history.clone());
+        let page = LivePage::new(move || add_traffic(report(), &requests.borrow()));
+        AdminServer { served_host: ServedHost::new(address), state, token: None, history, page }
     }
 
     async fn accept(mut self, listener: TcpListener) {
@@ -157,34 +139,8 @@ impl AdminServer {
     /// Serves one connection.
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Result<(), BoxError> {
         let ends = ConnectionAddresses { local: stream.local_addr()?, peer };
-        let has_stream = Cell::new(false);
-        let service = service_fn(|request| {
-            let (server, has_stream) = (self.clone(), &has_stream);
-            async move {
-                let response = server.respond(request, ends).await;
-                has_stream.set(matches!(response.body(), Either::Right(_)));
-                Ok::<_, Infallible>(response)
-            }
-        });
-        let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(16 * 1024)
-            .serve_connection(TokioIo::new(stream), service);
-        // An event stream lasts until its client leaves; their number is limited.
-        let lifetime = async {
-            loop {
-                tokio::time::sleep(MAX_CONNECTION_LIFETIME).await;
-                if !has_stream.get() {
-                    break;
-                }
-            }
-        };
-        tokio::select! {
-            result = connection => Ok(result?),
-            () = lifetime => Ok(()),
-        }
+        let respond = async |request| self.respond(request, ends).await;
+        Ok(serve_connection(stream, HEAD_TIMEOUT, respond).await?)
     }
 
     /// Takes a sample of the request counters every ten seconds.
@@ -197,39 +153,10 @@ impl AdminServer {
         }
     }
 
-    /// Sends the status page to the event streams whenever it changes, and ends them on shutdown.
+    /// Keeps the status page live until requests are no longer accepted.
     async fn publish_events(self: Rc<Self>) {
         let mut drain = self.state.drain.clone();
-        let (mut shown, mut looked, mut sent) = (StatusReport::default(), None, Instant::now());
-        loop {
-            tokio::select! {
-                () = self.events.next_turn(looked) => {}
-                () = drain.wait_for(ShutdownPhase::Draining) => break,
-            }
-            let report = self.report();
-            looked = Some(Instant::now());
-            if self.events.has_no_event() || sent.elapsed() >= MAX_INTERVAL || report != shown {
-                self.events.publish(Some(page::render_event(&report, SystemTime::now())));
-                (shown, sent) = (report, Instant::now());
-            }
-        }
-        if !self.events.is_empty() {
-            self.events.publish(Some(page::render_event(&self.report(), SystemTime::now())));
-        }
-        self.events.close();
-    }
-
-    /// The report with the recent requests.
-    fn report(&self) -> StatusReport {
-        let mut report = (self.state.report)();
-        let history = self.history.borrow();
-        for service in &mut report.apiservices {
-            service.traffic = TrafficReport::from_history(&history, &service.name, "");
-            for endpoint in &mut service.endpoints {
-                endpoint.traffic = TrafficReport::from_history(&history, &service.name, &endpoint.address);
-            }
-        }
-        report
+        self.page.publish_until(async { drain.wait_for(ShutdownPhase::Draining).await }).await;
     }
 
     async fn respond<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(
@@ -258,11 +185,10 @@ impl AdminServer {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
                 response
             }
-            None if reads && request.uri().path() == EVENTS_PATH => match self.events.open() {
-                Ok(events) => return event_response(events),
-                Err(refusal) => refused_stream(refusal),
+            None if reads => match self.page.respond(request.uri().path()) {
+                Some(response) => return response,
+                None => self.operator_response(&request),
             },
-            None if reads => self.operator_response(&request),
             None if request.method() == Method::PUT && request.uri().path() == LOG_LEVEL_PATH => {
                 self.set_log_level(request).await
             }
@@ -298,16 +224,6 @@ impl AdminServer {
     fn operator_response<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let state = &self.state;
         match request.uri().path() {
-            "/" => {
-                let mut response = Response::new(Bytes::from(page::render(&self.report(), SystemTime::now())));
-                let headers = response.headers_mut();
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-                if let Ok(policy) = HeaderValue::from_str(&page::PAGE_SECURITY_POLICY) {
-                    headers.insert(CONTENT_SECURITY_POLICY, policy);
-                }
-                response
-            }
-            "/status.json" => json(&self.report().with_verdict(SystemTime::now())),
             LOG_LEVEL_PATH => plain_text(StatusCode::OK, format!("{}\n", state.log_level.current())),
             "/debug/connections" => json(&(state.connections)()),
             "/debug/tasks" => json(&(state.tasks)()),
@@ -334,59 +250,23 @@ impl AdminServer {
     }
 }
 
-fn plain_text(status: StatusCode, text: impl Into<String>) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(text.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
-}
-
-fn json(value: &impl serde::Serialize) -> Response<Bytes> {
-    match serde_json::to_vec_pretty(value) {
-        Ok(mut text) => {
-            text.push(b'\n');
-            let mut response = Response::new(Bytes::from(text));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            response
+/// Adds the recent requests.
+fn add_traffic(mut report: StatusReport, history: &RequestHistory) -> StatusReport {
+    for service in &mut report.apiservices {
+        service.traffic = TrafficReport::from_history(history, &service.name, "");
+        for endpoint in &mut service.endpoints {
+            endpoint.traffic = TrafficReport::from_history(history, &service.name, &endpoint.address);
         }
-        Err(error) => plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
-}
-
-fn event_response(events: EventBody) -> Response<AdminBody> {
-    let mut response = Response::new(Either::Right(events));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    add_common_headers(response.headers_mut());
-    response
-}
-
-fn refused_stream(refusal: StreamRefusal) -> Response<Bytes> {
-    plain_text(
-        StatusCode::SERVICE_UNAVAILABLE,
-        match refusal {
-            StreamRefusal::TooMany => "too many event streams are open; close other status pages\n",
-            StreamRefusal::Draining => "the process is shutting down\n",
-        },
-    )
-}
-
-fn finish(response: Response<Bytes>) -> Response<AdminBody> {
-    let mut response = response.map(|body| Either::Left(Full::new(body)));
-    add_common_headers(response.headers_mut());
-    response
-}
-
-/// Adds the headers that every response carries.
-fn add_common_headers(headers: &mut HeaderMap) {
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    report
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
+
+    use http_body_util::Full;
 
     use super::*;
     use crate::observe::HealthCheck;
@@ -398,7 +278,7 @@ mod tests {
     fn state() -> AdminState {
         let report = || StatusReport { version: "0.0.0".into(), ..StatusReport::default() };
         AdminState {
-            report: Box::new(report),
+            report: Arc::new(report),
             metrics: Metrics::new(),
             health: vec![
                 HealthChecks::new("livez", [HealthCheck::ping()]),
@@ -539,7 +419,7 @@ mod tests {
     fn admin_address_in_use_names_its_flag() {
         let admin = admin();
         let state = AdminState {
-            report: Box::new(StatusReport::default),
+            report: Arc::new(StatusReport::default),
             metrics: Metrics::new(),
             health: Vec::new(),
             log_level: LogLevel::detached(),

@@ -1,14 +1,14 @@
 //! The status report shown by `/status.json`, the status page and `narthex status`.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use super::attention_report::AttentionReport;
 use super::control_plane_report::ControlPlaneReport;
 use super::storage_report::StorageReport;
-use super::times::{TimeOffset, format_latency, human_duration, time_offset};
+use super::times::{TimeOffset, format_age, format_latency, human_duration, time_offset};
 use super::traffic_report::TrafficReport;
 use crate::process::ShutdownPhase;
 
@@ -469,11 +469,7 @@ impl EndpointReport {
 impl StatusReport {
     /// Age of `timestamp`, for a column AGE; `<unknown>` if it cannot be parsed.
     pub fn age(timestamp: &str, now: SystemTime) -> String {
-        match time_offset(timestamp, now) {
-            Some(TimeOffset::Past(past)) => human_duration(past),
-            Some(TimeOffset::Future(_)) => human_duration(Duration::ZERO),
-            None => "<unknown>".to_owned(),
-        }
+        format_age(timestamp, now)
     }
 
     /// Time until `timestamp`: `in 89d`, `expired 5m ago`.
@@ -489,6 +485,8 @@ impl StatusReport {
 #[cfg(test)]
 mod tests {
     use super::super::times::timestamp;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -24,6 +24,15 @@ impl StatusSummary {
         self.failures.is_empty()
     }
 
+    /// Class of the status page's first section.
+    pub(super) fn class(&self) -> &'static str {
+        match (self.is_ok(), self.warnings.is_empty()) {
+            (true, true) => "good",
+            (true, false) => "warn",
+            (false, _) => "bad",
+        }
+    }
+
     /// Formats everything as one line.
     pub fn line(&self) -> String {
         let head = if self.is_ok() { format!("OK: {}", self.working) } else { self.failures.join("; ") };
@@ -183,7 +192,7 @@ fn describe_failing_call(call: &RemoteCallReport, now: SystemTime) -> String {
     format!("{} failing since {since}", call.title())
 }
 
-fn plural(count: usize, one: &str, many: &str) -> String {
+pub(super) fn plural(count: usize, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 

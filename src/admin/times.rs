@@ -22,6 +22,15 @@ pub(super) enum TimeOffset {
     Future(Duration),
 }
 
+/// Age of `timestamp`, for a column AGE; `<unknown>` if it cannot be parsed.
+pub(super) fn format_age(timestamp: &str, now: SystemTime) -> String {
+    match time_offset(timestamp, now) {
+        Some(TimeOffset::Past(past)) => human_duration(past),
+        Some(TimeOffset::Future(_)) => human_duration(Duration::ZERO),
+        None => "<unknown>".to_owned(),
+    }
+}
+
 /// Formats a duration as kubectl's tables do (apimachinery's `HumanDuration`).
 pub fn human_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

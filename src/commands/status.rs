@@ -165,8 +165,8 @@ impl ProcessReport {
     fn summarize(&self, now: SystemTime) -> StatusSummary {
         match self {
             ProcessReport::Gateway(report) => report.summarize(now),
-            ProcessReport::KonnectivityServer(report) => konnectivity::summarize_server(report),
-            ProcessReport::KonnectivityAgent(report) => konnectivity::summarize_agent(report),
+            ProcessReport::KonnectivityServer(report) => report.summarize(),
+            ProcessReport::KonnectivityAgent(report) => report.summarize(),
         }
     }
 }
@@ -588,7 +588,7 @@ Mistakes in files; the last good content is in use:
         use crate::admin::{AdminState, spawn};
         use crate::observe::{LogLevel, Metrics};
         let state = AdminState {
-            report: Box::new(report),
+            report: std::sync::Arc::new(report),
             metrics: Metrics::new(),
             health: Vec::new(),
             log_level: LogLevel::detached(),

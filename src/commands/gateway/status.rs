@@ -57,7 +57,7 @@ pub(super) fn admin_state(
     let health = inputs.health.clone();
     let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
     AdminState {
-        report: Box::new(move || report(&reporting, &inputs, started)),
+        report: Arc::new(move || report(&reporting, &inputs, started)),
         metrics: shared.metrics.clone(),
         health,
         log_level,

@@ -62,10 +62,11 @@ fn start(config: KonnectivityAgentConfig, leases: Option<ApiServerKubeconfig>) -
     let (drainer, drain) = Drain::new();
     let AgentSettings { agent_id, identifiers, .. } = &config.settings;
     let state = AgentState::new(agent_id, identifiers);
-    let (by_health, by_admin) = (state.clone(), state.clone());
+    let (by_health, by_page) = (state.clone(), state.clone());
     health::spawn("health", health, Arc::new(move |request| respond(&by_health.metrics, request)))?;
     let health_port = health_address.port();
-    health::spawn("admin", admin, Arc::new(move |request| respond_admin(&by_admin, health_port, request)))?;
+    let respond_admin = move |request: &HealthRequest<'_>| respond_admin(health_port, request);
+    health::spawn_admin(admin, move || by_page.report(), Arc::new(respond_admin))?;
     tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
     let shutdown = Shutdown {
         serving: "Serving",
@@ -123,10 +124,9 @@ fn respond(metrics: &KonnectivityAgentMetrics, request: &HealthRequest<'_>) -> H
     }
 }
 
-/// The admin port. That of the reference only redirects.
-fn respond_admin(state: &AgentState, health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
+/// The admin port, which also has a status page. That of the reference only redirects.
+fn respond_admin(health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
-        "/status.json" => HealthResponse::status(request, &state.report()),
         "/metrics" => {
             let location = format!("http://localhost:{health_port}/metrics");
             HealthResponse { location: Some(location), ..HealthResponse::text(StatusCode::MOVED_PERMANENTLY, "") }

@@ -214,7 +214,9 @@ impl RunningServer {
         health::spawn("health", listeners.health, Arc::new(move |request| respond(&by_health, request)))?;
         let (mode, frontend) = (config.mode, &config.frontend);
         let listen = [describe_frontend(mode, frontend), format!("{agent_address} (agents)")];
-        health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, &listen, request)))?;
+        let by_page = server.clone();
+        let report = move || KonnectivityServerReport { listen: listen.to_vec(), ..by_page.report() };
+        health::spawn_admin(listeners.admin, report, Arc::new(move |request| respond_admin(&by_admin, request)))?;
         tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
         tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");
         let (drain_timeout, socket_file) = (config.drain_timeout, listeners.socket_file);
@@ -386,13 +388,10 @@ fn respond(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthRe
     }
 }
 
-fn respond_admin(server: &KonnectivityServer, listen: &[String], request: &HealthRequest<'_>) -> HealthResponse {
+/// The admin port of the reference, which also has a status page here.
+fn respond_admin(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
         "/metrics" => HealthResponse::metrics(request.format, server.render_metrics(request.format)),
-        "/status.json" => {
-            let report = KonnectivityServerReport { listen: listen.to_vec(), ..server.report() };
-            HealthResponse::status(request, &report)
-        }
         path if path.starts_with("/debug/pprof") => {
             HealthResponse::text(StatusCode::NOT_FOUND, "there are no profiles: this is not a Go program\n")
         }

@@ -254,7 +254,7 @@ impl Socks5Status {
         let phase = drain.clone();
         let (counted, tasks, called) = (metrics.clone(), metrics.clone(), metrics.clone());
         AdminState {
-            report: Box::new(move || StatusReport {
+            report: Arc::new(move || StatusReport {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started: started.clone(),
                 phase: StatusReport::phase_name(phase.phase()).to_owned(),

@@ -3,59 +3,15 @@
 use std::time::SystemTime;
 
 use super::{replace_control_characters, table};
-use crate::admin::{StatusReport, StatusSummary, format_bytes};
+use crate::admin::{StatusReport, format_bytes};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, StalledTunnelReport,
 };
 
-/// Failures and warnings of a server.
-pub(super) fn summarize_server(report: &KonnectivityServerReport) -> StatusSummary {
-    let mut summary = StatusSummary::default();
-    if report.phase != "serving" {
-        summary.failures.push(report.phase.clone());
-    }
-    if report.agents.is_empty() {
-        summary.failures.push("no agent is connected".to_owned());
-    } else if !report.ready {
-        let strategy = report.strategies.first().map_or("", String::as_str);
-        summary.failures.push(format!("no agent for the first proxy strategy, {strategy}"));
-    }
-    let tunnels: usize = report.agents.iter().map(|agent| agent.tunnels).sum();
-    summary.working = format!("{}, {}", plural(report.agents.len(), "agent"), plural(tunnels, "tunnel"));
-    let draining = report.agents.iter().filter(|agent| agent.draining).count();
-    if draining > 0 {
-        summary.warnings.push(format!("{} draining", plural(draining, "agent")));
-    }
-    let stalled = report.agents.iter().map(|agent| agent.stalled_tunnels).sum();
-    summary.warnings.extend((stalled > 0).then(|| format!("{} stalled", plural(stalled, "tunnel"))));
-    summary
-}
-
-/// Failures and warnings of an agent.
-pub(super) fn summarize_agent(report: &KonnectivityAgentReport) -> StatusSummary {
-    let mut summary = StatusSummary::default();
-    if report.phase != "serving" {
-        summary.failures.push(report.phase.clone());
-    }
-    let (connected, known) = (report.servers.len(), report.known_servers);
-    let last_error = report.failed_connections.first().filter(|_| report.failing);
-    match last_error {
-        Some(failure) if connected == 0 => summary.failures.push(format!("no server is connected: {}", failure.error)),
-        None if connected == 0 => summary.failures.push("no server is connected".to_owned()),
-        _ if (connected as u64) < known => summary.failures.push(format!("{connected} of {known} servers connected")),
-        _ => {}
-    }
-    let tunnels: usize = report.servers.iter().map(|server| server.tunnels).sum();
-    summary.working = format!("{}, {}", plural(connected, "server"), plural(tunnels, "tunnel"));
-    let stalled = report.servers.iter().map(|server| server.stalled_tunnels).sum();
-    summary.warnings.extend((stalled > 0).then(|| format!("{} stalled", plural(stalled, "tunnel"))));
-    summary
-}
-
 /// The report of a server as tables.
 pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &summarize_server(report).line(),
+        &report.summarize().line(),
         &format!(
             "Narthex {}, Konnectivity server {}, {}, up {}, listening on {}",
             report.version,
@@ -111,7 +67,7 @@ pub(super) fn server_refusals(report: &KonnectivityServerReport, now: SystemTime
 /// The report of an agent as tables.
 pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &summarize_agent(report).line(),
+        &report.summarize().line(),
         &format!(
             "Narthex {}, Konnectivity agent {}, {}, up {}, {} to targets, {} pending",
             report.version,
@@ -196,7 +152,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::konnectivity::report::{ConnectedAgentReport, ConnectedServerReport, PendingDialReport};
+    use crate::konnectivity::report::{ConnectedAgentReport, PendingDialReport};
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
@@ -281,23 +237,5 @@ agent 10.0.0.9       1       30s   TLS handshake failed
         );
         let wide = server_tables(&report, now(), true);
         assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   by tunnel\n"), "{wide}");
-        let summary = summarize_server(&KonnectivityServerReport { phase: "serving".into(), ..Default::default() });
-        assert_eq!(summary.failures, ["no agent is connected"]);
-    }
-
-    #[test]
-    fn status_of_a_konnectivity_agent_says_why_it_has_no_server() {
-        let mut report = KonnectivityAgentReport {
-            phase: "serving".into(),
-            known_servers: 2,
-            failing: true,
-            failed_connections: vec![FailureReport { error: "refused".into(), ..FailureReport::default() }],
-            ..KonnectivityAgentReport::default()
-        };
-        assert_eq!(summarize_agent(&report).failures, ["no server is connected: refused"]);
-        report.servers.push(ConnectedServerReport { server_id: "s".into(), tunnels: 1, ..Default::default() });
-        assert_eq!(summarize_agent(&report).failures, ["1 of 2 servers connected"]);
-        report.known_servers = 1;
-        assert_eq!(summarize_agent(&report).line(), "OK: 1 server, 1 tunnel");
     }
 }

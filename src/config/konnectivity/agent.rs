@@ -111,7 +111,12 @@ static OPERATION: FlagGroup = FlagGroup {
             "Address of /healthz, /readyz and /metrics (default: every address)",
         ),
         Flag::new("health-server-port", FlagKind::Count, "8093", "Its port"),
-        Flag::new("admin-bind-address", FlagKind::Text("IP"), "127.0.0.1", "Address of the admin listener"),
+        Flag::new(
+            "admin-bind-address",
+            FlagKind::Text("IP"),
+            "127.0.0.1",
+            "Address of the admin listener, which has the status page",
+        ),
         Flag::new("admin-server-port", FlagKind::Count, "8094", "Its port"),
         Flag::new(
             "graceful-shutdown-timeout",

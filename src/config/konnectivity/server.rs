@@ -115,7 +115,7 @@ static OPERATION: FlagGroup = FlagGroup {
     flags: &[
         Flag::new("health-port", FlagKind::Count, "8092", "Port of /healthz, /readyz and /metrics"),
         Flag::new("health-bind-address", FlagKind::Text("IP"), "", "Its address (default: every address)"),
-        Flag::new("admin-port", FlagKind::Count, "8095", "Port of /metrics and of the agents at /status.json"),
+        Flag::new("admin-port", FlagKind::Count, "8095", "Port of the status page, /status.json and /metrics"),
         Flag::new("admin-bind-address", FlagKind::Text("IP"), "127.0.0.1", "Its address"),
         Flag::new(
             "graceful-shutdown-timeout",

@@ -135,7 +135,7 @@ impl Backend {
             agent_id: self.agent_id.clone(),
             identifiers: self.identifiers_text.clone(),
             program: self.program.clone(),
-            remote: self.remote.to_string(),
+            remote: SocketAddr::new(self.remote.ip().to_canonical(), self.remote.port()).to_string(),
             since: format_time(self.connected),
             draining: self.is_draining(),
             flow_control: self.multiplexer.has_windows(),

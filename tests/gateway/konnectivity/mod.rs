@@ -9,4 +9,5 @@ pub(crate) mod idle_frontends;
 pub(crate) mod rotation;
 pub(crate) mod server_discovery;
 pub(crate) mod status;
+pub(crate) mod status_page;
 pub(crate) mod systemd;

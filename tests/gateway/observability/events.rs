@@ -3,64 +3,17 @@
 use std::process::Stdio;
 
 use http::Method;
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpStream;
 
 use super::admin::connect_as_jane;
 use crate::support::backend::{Backend, BackendSettings, json_response};
-use crate::support::client::{admin_request, get, next_chunk, request};
-use crate::support::fixtures::{GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually};
+use crate::support::client::{admin_request, get, request};
+use crate::support::event_stream::EventStream;
+use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
 use crate::support::gateway_fixture::{THINGS, register_things};
 
 /// Number of streams that may be open.
 const MAX_STREAMS: usize = 16;
-
-/// An open event stream.
-struct EventStream {
-    status: u16,
-    body: Incoming,
-    text: String,
-}
-
-impl EventStream {
-    async fn open(gateway: &GatewayProcess) -> EventStream {
-        let socket = TcpStream::connect(gateway.admin).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
-        tokio::spawn(connection);
-        let response = sender.send_request(get("/events", &[("host", &gateway.admin.to_string())])).await.unwrap();
-        let status = response.status().as_u16();
-        if status == 200 {
-            assert_eq!(response.headers()["content-type"], "text/event-stream");
-            assert_eq!(response.headers()["cache-control"], "no-store");
-        }
-        EventStream { status, body: response.into_body(), text: String::new() }
-    }
-
-    /// The content of the page in the next event; `None` at the end of the stream, or when the process has ended.
-    async fn next(&mut self) -> Option<String> {
-        loop {
-            if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let lines: Vec<_> = event.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-                let content = lines.join("\n");
-                self.text = rest.to_owned();
-                return Some(content);
-            }
-            let chunk = next_chunk(&mut self.body).await?.ok()?;
-            self.text.push_str(std::str::from_utf8(&chunk).unwrap());
-        }
-    }
-
-    async fn wait_for(&mut self, wanted: impl Fn(&str) -> bool) -> String {
-        loop {
-            let content = self.next().await.expect("the stream does not end");
-            if wanted(&content) {
-                return content;
-            }
-        }
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_show_unavailable_backend_with_reason() {
@@ -71,7 +24,7 @@ async fn events_show_unavailable_backend_with_reason() {
     register_things(&environment, &[backend.address], &[]);
     let gateway = environment.start_gateway(&[]);
     let client = connect_as_jane(&environment, &gateway).await;
-    let mut events = EventStream::open(&gateway).await;
+    let mut events = EventStream::open(gateway.admin).await;
     assert_eq!(events.status, 200);
     let content = events.wait_for(|content| content.contains(&format!("{address}<span"))).await;
     assert!(content.contains("v1.things.example.com") && !content.contains("unreachable"), "{content}");
@@ -106,22 +59,24 @@ async fn events_are_bounded_in_number_until_clients_leave() {
     let gateway = environment.start_gateway(&[]);
     let mut open = Vec::new();
     for _ in 0..MAX_STREAMS {
-        let mut events = EventStream::open(&gateway).await;
+        let mut events = EventStream::open(gateway.admin).await;
         assert!(events.next().await.is_some());
         open.push(events);
     }
-    assert_eq!(EventStream::open(&gateway).await.status, 503);
+    assert_eq!(EventStream::open(gateway.admin).await.status, 503);
     assert_eq!(admin_request(&gateway, get("/", &[])).await.status, 200, "the page itself is served");
     drop(open);
-    eventually("room for another stream", async || (EventStream::open(&gateway).await.status == 200).then_some(()))
-        .await;
+    eventually("room for another stream", async || {
+        (EventStream::open(gateway.admin).await.status == 200).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_end_on_drain_with_a_last_event() {
     let environment = TestEnvironment::new();
     let mut gateway = environment.start_gateway(&["--shutdown-delay-duration=3s"]);
-    let mut events = EventStream::open(&gateway).await;
+    let mut events = EventStream::open(gateway.admin).await;
     events.wait_for(|content| content.contains("serving")).await;
     gateway.signal("TERM");
     let mut last = String::new();

@@ -228,12 +228,17 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Asks the operator's door, over a connection of its own.
-pub(crate) async fn admin_request(gateway: &GatewayProcess, mut request: Request<RequestBody>) -> ClientResponse {
-    let socket = TcpStream::connect(gateway.admin).await.unwrap();
+pub(crate) async fn admin_request(gateway: &GatewayProcess, request: Request<RequestBody>) -> ClientResponse {
+    plaintext_request(gateway.admin, request).await
+}
+
+/// Sends a request to an admin listener, by default with its address as Host.
+pub(crate) async fn plaintext_request(address: SocketAddr, mut request: Request<RequestBody>) -> ClientResponse {
+    let socket = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
     tokio::spawn(connection);
     if !request.headers().contains_key("host") {
-        request.headers_mut().insert("host", gateway.admin.to_string().parse().unwrap());
+        request.headers_mut().insert("host", address.to_string().parse().unwrap());
     }
     let sent = tokio::time::timeout(TEST_TIMEOUT, sender.send_request(request)).await.expect("an answer in time");
     read_response(sent.unwrap()).await

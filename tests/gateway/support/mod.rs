@@ -6,6 +6,7 @@ pub(crate) mod bad_certs;
 pub(crate) mod client;
 pub(crate) mod conversion_webhook;
 pub(crate) mod embedded_api;
+pub(crate) mod event_stream;
 pub(crate) mod fake_apiserver;
 pub(crate) mod fake_collector;
 pub(crate) mod fake_egress_proxy;

@@ -392,6 +392,11 @@ impl Konnectivity {
         sum(&plain_get(self.admin, "/metrics").unwrap(), metric)
     }
 
+    /// URL of the server's admin listener.
+    pub(crate) fn admin_url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.admin)
+    }
+
     /// The server's metrics.
     pub(crate) fn metrics(&self) -> String {
         plain_get(self.admin, "/metrics").unwrap()

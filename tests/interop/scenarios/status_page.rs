@@ -75,7 +75,8 @@ fn killed_backend_and_restart(environment: &TestEnvironment) {
     assert_eq!(browser.evaluate("performance.getEntriesByType('navigation').length").unwrap(), 1, "never reloaded");
 }
 
-fn wait_for_state(browser: &mut Browser, wanted: &str) {
+/// Waits until the page is `live` or `lost`.
+pub(super) fn wait_for_state(browser: &mut Browser, wanted: &str) {
     eventually(&format!("the page to be {wanted}"), || {
         let state = browser.evaluate("document.getElementById('connection').dataset.state")?;
         if state == wanted { Ok(()) } else { Err(state.to_string()) }

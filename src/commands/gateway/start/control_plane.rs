@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::certificates::Certificates;
 use super::files::GatewayFiles;
-use super::instance::{Instance, InstanceFiles, InstanceInputs};
+use super::instance::{Instance, InstanceInputs};
 use crate::commands::gateway::control::ControlTasks;
 use crate::commands::gateway::control_planes::ControlPlaneParts;
 use crate::commands::gateway::settings::EgressSettings;
@@ -48,7 +48,8 @@ impl ControlPlaneBuilder {
         drain: Drain,
     ) -> Result<ControlPlaneParts, Problems> {
         let config = &control_plane.gateway;
-        let mut files = GatewayFiles::read(config).map_err(|problems| control_plane.locate(problems))?;
+        let read = GatewayFiles::read(config).map_err(|problems| control_plane.locate(problems))?;
+        let mut files = read.instance;
         let mut tasks = ControlTasks::default();
         let own = files.backends.identity.take();
         let certificates = self.certificates.for_control_plane(config, own, &mut tasks);
@@ -56,14 +57,7 @@ impl ControlPlaneBuilder {
         files.serving.serve_certificates_of(self.serving.config.clone());
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let inputs = InstanceInputs {
-            files: InstanceFiles {
-                serving: files.serving,
-                authentication: files.authentication,
-                authorization: files.authorization,
-                backends: files.backends,
-                request_headers: files.request_headers,
-                kubeconfigs: files.kubeconfigs,
-            },
+            files,
             certificates,
             // A relay of kcp's path mapping authenticates with the flags of the gateway.
             shared_trust: config.is_sidecar().then(|| self.serving.trust.clone()),

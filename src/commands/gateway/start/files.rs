@@ -27,12 +27,7 @@ use crate::tls;
 
 /// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
 pub struct GatewayFiles {
-    pub(super) serving: tls::server::ServingFiles,
-    pub(super) authentication: AuthenticationFiles,
-    pub(super) authorization: AuthorizationFiles,
-    pub(super) backends: BackendFiles,
-    pub(super) request_headers: RequestHeaderConfig,
-    pub(super) kubeconfigs: Kubeconfigs,
+    pub(super) instance: InstanceFiles,
     pub(super) audit: Option<AuditFiles>,
     /// Value of `--tracing-config-file`.
     pub(super) tracing: Option<TracingConfiguration>,
@@ -42,6 +37,16 @@ pub struct GatewayFiles {
     pub(super) egress: (Option<EgressConfigFile>, EgressRoutes),
     /// The control planes behind the gateway, and the watcher of their file.
     pub(super) control_planes: Option<(FileWatcher, Vec<ControlPlaneConfig>)>,
+}
+
+/// The validated files of one instance: those of the process, or of a control plane.
+pub(super) struct InstanceFiles {
+    pub(super) serving: tls::server::ServingFiles,
+    pub(super) authentication: AuthenticationFiles,
+    pub(super) authorization: AuthorizationFiles,
+    pub(super) backends: BackendFiles,
+    pub(super) request_headers: RequestHeaderConfig,
+    pub(super) kubeconfigs: Kubeconfigs,
 }
 
 /// Files of authentication.
@@ -145,26 +150,15 @@ impl GatewayFiles {
         let (Some(serving), Some(request_headers), Some(egress)) = (serving, request_headers, egress) else {
             return Err(problems);
         };
-        problems.into_result(GatewayFiles {
-            serving,
-            authentication,
-            authorization,
-            backends,
-            request_headers,
-            kubeconfigs,
-            audit,
-            tracing,
-            admin_token,
-            egress,
-            control_planes,
-        })
+        let instance = InstanceFiles { serving, authentication, authorization, backends, request_headers, kubeconfigs };
+        problems.into_result(GatewayFiles { instance, audit, tracing, admin_token, egress, control_planes })
     }
 
     /// Warnings of files that do not log them when they are read.
     pub(in crate::commands) fn warnings(&self) -> Vec<Problem> {
-        let policy = self.authorization.policy.iter().flat_map(|(_, policy)| policy.warnings());
+        let policy = self.instance.authorization.policy.iter().flat_map(|(_, policy)| policy.warnings());
         let control_planes = self.control_planes.iter().flat_map(|(_, all)| all).flat_map(ControlPlaneConfig::warnings);
-        let rules = self.authorization.rules.iter().flat_map(|(_, rules)| rules.warnings());
+        let rules = self.instance.authorization.rules.iter().flat_map(|(_, rules)| rules.warnings());
         policy.chain(rules).chain(control_planes).cloned().collect()
     }
 }

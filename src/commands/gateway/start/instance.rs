@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::access::access_control;
-use super::backend_files::BackendFiles;
 use super::certificates::{Certificates, publish_serving};
 use super::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
-use super::files::{AuthenticationFiles, AuthorizationFiles};
+use super::files::InstanceFiles;
 use super::generated_api::generated_api;
 use super::health::{health_endpoints, readiness_checks};
 use super::routing::{RegistryObjects, Routing};
 use crate::commands::gateway::control::{ControlTasks, ControlThread, FileErrors};
 use crate::commands::gateway::handshake_log::HandshakeLog;
 use crate::commands::gateway::request_policy::RequestPolicy;
-use crate::commands::gateway::review_thread::{DelegatedAuth, Kubeconfigs};
+use crate::commands::gateway::review_thread::DelegatedAuth;
 use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::gateway::state::{DelegateScope, Documents, GatewayState, InflightPools, RelaySettings};
 use crate::commands::threads::TaskThreads;
@@ -29,17 +28,7 @@ use crate::observe::trace::Tracer;
 use crate::process::{Drain, Problem, Problems, Published};
 use crate::resources::catalog::ResourceCatalog;
 use crate::storage::LocalStore;
-use crate::tls::server::{ClientTrust, ServingFiles, ServingReaders};
-
-/// The validated files of an instance.
-pub(super) struct InstanceFiles {
-    pub(super) serving: ServingFiles,
-    pub(super) authentication: AuthenticationFiles,
-    pub(super) authorization: AuthorizationFiles,
-    pub(super) backends: BackendFiles,
-    pub(super) request_headers: crate::authenticate::RequestHeaderConfig,
-    pub(super) kubeconfigs: Kubeconfigs,
-}
+use crate::tls::server::{ClientTrust, ServingReaders};
 
 /// What an instance gets from the process.
 pub(super) struct InstanceInputs {

@@ -23,7 +23,7 @@ pub(in crate::commands) use self::files::prepare;
 
 use self::certificates::Certificates;
 use self::control_plane::ControlPlaneBuilder;
-use self::instance::{Instance, InstanceFiles, InstanceInputs};
+use self::instance::{Instance, InstanceInputs};
 use self::workers::Listeners;
 use super::control::ControlTasks;
 use super::control_planes::{ControlPlanesThread, StartControlPlane};
@@ -64,8 +64,8 @@ pub fn start(
     // Bind first: the kubeconfig contains the port, and a port in use is the most likely failure.
     let listeners = Listeners::bind(config)?;
     let address = listeners.address;
-    let identity = files.backends.identity.take();
-    let certificates = Certificates::load(config, address, &mut files.serving, identity, options, &mut tasks)?;
+    let identity = files.instance.backends.identity.take();
+    let certificates = Certificates::load(config, address, &mut files.instance.serving, identity, options, &mut tasks)?;
     let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
     let (egress_files, admin_token, control_planes) = (files.egress, files.admin_token, files.control_planes);
     let egress = publish_egress(config, egress_files, &metrics, &mut tasks);
@@ -74,14 +74,7 @@ pub fn start(
     let kubeconfig = certificates.kubeconfig.clone();
     let of_control_planes = certificates.for_control_plane(config, None, &mut tasks);
     let inputs = InstanceInputs {
-        files: InstanceFiles {
-            serving: files.serving,
-            authentication: files.authentication,
-            authorization: files.authorization,
-            backends: files.backends,
-            request_headers: files.request_headers,
-            kubeconfigs: files.kubeconfigs,
-        },
+        files: files.instance,
         certificates,
         shared_trust: None,
         auditor: auditor.clone(),

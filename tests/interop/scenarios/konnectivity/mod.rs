@@ -12,6 +12,7 @@ mod leases;
 mod metric_families;
 mod pairs;
 mod soak;
+mod status_page;
 mod target_server;
 mod transfer;
 mod transfers;
@@ -69,6 +70,7 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: metric families of the reference", metric_families::are_served),
     ("konnectivity: flags of the reference", flags::are_accepted),
     ("konnectivity: agents killed and restarted during transfers", soak::run),
+    ("konnectivity: status page shows an agent that comes and goes", status_page::agent_comes_and_goes),
 ];
 
 /// Tests of kube-apiserver with narthex's server and agent.

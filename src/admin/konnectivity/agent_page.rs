@@ -1,0 +1,121 @@
+//! The status page of a Konnectivity agent.
+
+use std::time::SystemTime;
+
+use askama::Template;
+
+use super::super::attention_report::AttentionList;
+use super::super::page::PageReport;
+use super::super::storage_report::format_bytes;
+use super::super::summary::StatusSummary;
+use super::super::times::format_age;
+use super::{LINKS, MAX_ROWS, describe_flow_control};
+use crate::konnectivity::report::{ConnectedServerReport, KonnectivityAgentReport};
+
+impl PageReport for KonnectivityAgentReport {
+    const HEADING: &'static str = "Narthex Konnectivity agent";
+    const LINKS: &'static [&'static str] = LINKS;
+
+    fn headline(&self, _: SystemTime) -> String {
+        self.summarize().line()
+    }
+
+    fn render_content(&self, now: SystemTime) -> String {
+        let mut servers = Vec::from_iter(&self.servers);
+        servers.sort_by_key(|server| server.stalled_tunnels == 0);
+        let content = AgentContent {
+            report: self,
+            now,
+            summary: self.summarize(),
+            attention: AttentionList::new(self.attention(now), now),
+            servers,
+        };
+        content.render().unwrap_or_default()
+    }
+
+    fn into_data(self, _: SystemTime) -> KonnectivityAgentReport {
+        self
+    }
+}
+
+#[derive(Template)]
+#[template(path = "konnectivity_agent.html", whitespace = "minimize")]
+struct AgentContent<'r> {
+    report: &'r KonnectivityAgentReport,
+    now: SystemTime,
+    summary: StatusSummary,
+    attention: AttentionList,
+    /// Those with stalled tunnels first.
+    servers: Vec<&'r ConnectedServerReport>,
+}
+
+impl AgentContent<'_> {
+    fn shown_servers(&self) -> &[&ConnectedServerReport] {
+        &self.servers[..self.servers.len().min(MAX_ROWS)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::page::render;
+    use super::*;
+    use crate::konnectivity::report::{FailureReport, StalledTunnelReport};
+
+    #[test]
+    fn konnectivity_agent_page_escapes_every_field() {
+        let hostile = "</td><script>alert('1')</script>\"&".to_owned();
+        let failure = FailureReport {
+            last: hostile.clone(),
+            reason: hostile.clone(),
+            address: hostile.clone(),
+            error: hostile.clone(),
+            ..FailureReport::default()
+        };
+        let report = KonnectivityAgentReport {
+            role: hostile.clone(),
+            version: hostile.clone(),
+            started: hostile.clone(),
+            phase: hostile.clone(),
+            agent_id: hostile.clone(),
+            identifiers: hostile.clone(),
+            servers: vec![ConnectedServerReport {
+                server_id: hostile.clone(),
+                address: hostile.clone(),
+                since: hostile.clone(),
+                ..ConnectedServerReport::default()
+            }],
+            failed_connections: vec![failure.clone()],
+            stalled_tunnels: vec![StalledTunnelReport {
+                peer: hostile.clone(),
+                address: hostile.clone(),
+                waits_for: hostile.clone(),
+                since: hostile,
+                ..StalledTunnelReport::default()
+            }],
+            failed_dials: vec![failure],
+            ..KonnectivityAgentReport::default()
+        };
+        let page = render(&report, SystemTime::UNIX_EPOCH);
+        assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
+        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 15, "{page}");
+    }
+
+    #[test]
+    fn konnectivity_agent_page_without_servers_says_why() {
+        let report = KonnectivityAgentReport {
+            phase: "serving".into(),
+            failing: true,
+            failed_connections: vec![FailureReport {
+                reason: "refused".into(),
+                error: "10.0.0.1:8132: bad certificate".into(),
+                ..FailureReport::default()
+            }],
+            ..KonnectivityAgentReport::default()
+        };
+        let page = render(&report, SystemTime::UNIX_EPOCH);
+        let headline = "no server is connected: 10.0.0.1:8132: bad certificate";
+        assert!(page.contains(&format!("<title>Narthex Konnectivity agent: {headline}</title>")), "{page}");
+        assert!(page.contains(&format!("data-announce>{headline}</h2>")), "{page}");
+        assert!(page.contains("None is connected.") && page.contains("id=\"failed-connections\""), "{page}");
+    }
+}

@@ -1,0 +1,147 @@
+//! The status page of a Konnectivity server.
+
+use std::time::SystemTime;
+
+use askama::Template;
+
+use super::super::attention_report::AttentionList;
+use super::super::page::PageReport;
+use super::super::storage_report::format_bytes;
+use super::super::summary::StatusSummary;
+use super::super::times::format_age;
+use super::{LINKS, MAX_ROWS, describe_flow_control};
+use crate::konnectivity::report::{ConnectedAgentReport, KonnectivityServerReport};
+
+impl PageReport for KonnectivityServerReport {
+    const HEADING: &'static str = "Narthex Konnectivity server";
+    const LINKS: &'static [&'static str] = LINKS;
+
+    fn headline(&self, _: SystemTime) -> String {
+        self.summarize().line()
+    }
+
+    fn render_content(&self, now: SystemTime) -> String {
+        let content = ServerContent {
+            report: self,
+            now,
+            summary: self.summarize(),
+            attention: AttentionList::new(self.attention(now), now),
+            agents: agents_in_order(&self.agents),
+        };
+        content.render().unwrap_or_default()
+    }
+
+    fn into_data(self, _: SystemTime) -> KonnectivityServerReport {
+        self
+    }
+}
+
+#[derive(Template)]
+#[template(path = "konnectivity_server.html", whitespace = "minimize")]
+struct ServerContent<'r> {
+    report: &'r KonnectivityServerReport,
+    now: SystemTime,
+    summary: StatusSummary,
+    attention: AttentionList,
+    agents: Vec<&'r ConnectedAgentReport>,
+}
+
+impl ServerContent<'_> {
+    fn is_ready(&self) -> bool {
+        self.report.phase == "serving" && self.report.ready
+    }
+
+    fn shown_agents(&self) -> &[&ConnectedAgentReport] {
+        &self.agents[..self.agents.len().min(MAX_ROWS)]
+    }
+}
+
+/// Those with stalled tunnels first, then draining ones, then those with pending dials.
+fn agents_in_order(agents: &[ConnectedAgentReport]) -> Vec<&ConnectedAgentReport> {
+    let mut agents = Vec::from_iter(agents);
+    agents.sort_by_key(|agent| (agent.stalled_tunnels == 0, !agent.draining, agent.pending_dials == 0));
+    agents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::page::render;
+    use super::*;
+    use crate::konnectivity::report::{FailureReport, PendingDialReport, StalledTunnelReport};
+
+    #[test]
+    fn konnectivity_server_page_escapes_every_field() {
+        let hostile = "</td><script>alert('1')</script>\"&".to_owned();
+        let failure = FailureReport {
+            last: hostile.clone(),
+            reason: hostile.clone(),
+            address: hostile.clone(),
+            agent_id: hostile.clone(),
+            error: hostile.clone(),
+            ..FailureReport::default()
+        };
+        let report = KonnectivityServerReport {
+            role: hostile.clone(),
+            version: hostile.clone(),
+            started: hostile.clone(),
+            phase: hostile.clone(),
+            server_id: hostile.clone(),
+            listen: vec![hostile.clone()],
+            strategies: vec![hostile.clone()],
+            agents: vec![ConnectedAgentReport {
+                agent_id: hostile.clone(),
+                identifiers: hostile.clone(),
+                program: hostile.clone(),
+                remote: hostile.clone(),
+                since: hostile.clone(),
+                draining: true,
+                ..ConnectedAgentReport::default()
+            }],
+            pending_dials: vec![PendingDialReport {
+                agent_id: hostile.clone(),
+                address: hostile.clone(),
+                since: hostile.clone(),
+            }],
+            stalled_tunnels: vec![StalledTunnelReport {
+                peer: hostile.clone(),
+                address: hostile.clone(),
+                waits_for: hostile.clone(),
+                since: hostile,
+                ..StalledTunnelReport::default()
+            }],
+            failed_dials: vec![failure.clone()],
+            refused_connections: vec![failure],
+            ..KonnectivityServerReport::default()
+        };
+        let page = render(&report, SystemTime::UNIX_EPOCH);
+        assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
+        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 20, "{page}");
+    }
+
+    #[test]
+    fn konnectivity_server_page_lists_agents_that_need_attention_first() {
+        let agent = |id: &str, stalled_tunnels: usize, draining: bool, pending_dials: usize| ConnectedAgentReport {
+            agent_id: id.into(),
+            stalled_tunnels,
+            draining,
+            pending_dials,
+            ..ConnectedAgentReport::default()
+        };
+        let mut agents = vec![agent("good", 0, false, 0); MAX_ROWS];
+        agents.extend([agent("pending", 0, false, 1), agent("draining", 0, true, 0), agent("stalled", 1, false, 0)]);
+        let report = KonnectivityServerReport { agents, ..KonnectivityServerReport::default() };
+        let ids = agents_in_order(&report.agents).into_iter().map(|agent| agent.agent_id.as_str());
+        assert_eq!(ids.take(4).collect::<Vec<_>>(), ["stalled", "draining", "pending", "good"]);
+        let content = report.render_content(SystemTime::UNIX_EPOCH);
+        assert_eq!(content.matches("<tr data-key=").count(), MAX_ROWS);
+        assert!(content.contains("3 more in /status.json"), "{content}");
+    }
+
+    #[test]
+    fn konnectivity_server_page_without_agents_says_so() {
+        let report = KonnectivityServerReport { phase: "serving".into(), ..KonnectivityServerReport::default() };
+        let content = report.render_content(SystemTime::UNIX_EPOCH);
+        assert!(content.contains("data-announce>no agent is connected</h2>"), "{content}");
+        assert!(content.contains("None is connected.") && !content.contains("<table"), "{content}");
+    }
+}
