@@ -283,7 +283,7 @@ impl StreamingBody for RelayedBody {
         // Responses with a deadline end anyway.
         let Some(user) = this.source.user.as_ref().filter(|_| !this.ended) else { return Poll::Pending };
         let mut unread = this.unread.take().unwrap_or_else(UnreadWatch::new);
-        let Some(most) = unread.poll_expired(&user.name, cx) else {
+        let Some(most) = unread.poll_expired(this.record.control_plane(), &user.name, cx) else {
             this.unread = Some(unread);
             return Poll::Pending;
         };

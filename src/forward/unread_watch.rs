@@ -62,13 +62,13 @@ impl UnreadWatch {
         self.taken >= PROGRESS
     }
 
-    /// Whether the watch of `user` must end, and how many bytes may then be queued for its client. Otherwise the task
-    /// of `cx` is woken when it must.
-    pub(super) fn poll_expired(&mut self, user: &str, cx: &Context<'_>) -> Option<usize> {
+    /// Whether the watch of `user` of a control plane must end, and how many bytes may then be queued for its client.
+    /// Otherwise the task of `cx` is woken when it must.
+    pub(super) fn poll_expired(&mut self, control_plane: Option<&str>, user: &str, cx: &Context<'_>) -> Option<usize> {
         if let MemoryCharge::Grace(until) = &mut self.charge
             && until.has_elapsed(cx.waker())
         {
-            self.charge = MemoryCharge::acquire(user, &UNREAD_BYTES);
+            self.charge = MemoryCharge::acquire(control_plane, user, &UNREAD_BYTES);
         }
         match &mut self.charge {
             MemoryCharge::Grace(_) | MemoryCharge::Within(_) => None,
@@ -79,8 +79,10 @@ impl UnreadWatch {
 }
 
 impl MemoryCharge {
-    fn acquire(user: &str, [within, beyond]: &[Arc<FairBudget>; 2]) -> MemoryCharge {
-        let take = |shares: &Arc<FairBudget>| Some(shares.share(user)).filter(|share| share.try_acquire(CHARGE));
+    fn acquire(control_plane: Option<&str>, user: &str, [within, beyond]: &[Arc<FairBudget>; 2]) -> MemoryCharge {
+        let take = |shares: &Arc<FairBudget>| {
+            Some(shares.share_in(control_plane, user)).filter(|share| share.try_acquire(CHARGE))
+        };
         match take(within) {
             Some(share) => MemoryCharge::Within(share),
             None => match take(beyond) {
@@ -114,7 +116,7 @@ mod tests {
                 let cx = Context::from_waker(Waker::noop());
                 let mut unread: Vec<UnreadWatch> =
                     (0..4 * MAX_UNREAD_BYTES / CHARGE).map(|_| UnreadWatch::new()).collect();
-                assert!(unread.iter_mut().all(|unread| unread.poll_expired("reader", &cx).is_none()));
+                assert!(unread.iter_mut().all(|unread| unread.poll_expired(None, "reader", &cx).is_none()));
                 assert!(unread.iter().all(|unread| matches!(unread.charge, MemoryCharge::Grace(_))));
             })
             .await;
@@ -133,7 +135,7 @@ mod tests {
             .run_until(async {
                 let bounds = [FairBudget::new(16 * CHARGE), FairBudget::new(16 * CHARGE)];
                 let begin = |user: &str, count: usize| -> Vec<MemoryCharge> {
-                    (0..count).map(|_| MemoryCharge::acquire(user, &bounds)).collect()
+                    (0..count).map(|_| MemoryCharge::acquire(None, user, &bounds)).collect()
                 };
                 let counts = |unread: &[MemoryCharge]| {
                     let count = |which: fn(&&MemoryCharge) -> bool| unread.iter().filter(which).count();

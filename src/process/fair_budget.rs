@@ -7,17 +7,31 @@ use super::user_map::UserMap;
 
 /// A budget of bytes (or other units) for all users together. One user gets at most as much as then remains for all
 /// others (dynamic threshold): the first gets a half, the next a half of the rest, and so on.
+///
+/// The users of a group, such as a control plane, together get at most as much as remains for all others, too. Users of
+/// the same name in different groups are different users.
 #[derive(Debug)]
 pub struct FairBudget {
     limit: usize,
     used: AtomicUsize,
     users: UserMap<BudgetShare>,
+    groups: UserMap<BudgetGroup>,
 }
 
 /// One user's part of [`FairBudget`]; released when the last reference is dropped.
 #[derive(Debug)]
 pub struct BudgetShare {
-    user: Box<str>,
+    /// Key of the user in [`FairBudget::users`].
+    key: Box<str>,
+    used: AtomicUsize,
+    group: Option<Arc<BudgetGroup>>,
+    budget: Arc<FairBudget>,
+}
+
+/// The part of all users of a group.
+#[derive(Debug)]
+struct BudgetGroup {
+    name: Box<str>,
     used: AtomicUsize,
     budget: Arc<FairBudget>,
 }
@@ -25,13 +39,30 @@ pub struct BudgetShare {
 impl FairBudget {
     /// Creates a budget of `most` units.
     pub fn new(most: usize) -> Arc<FairBudget> {
-        Arc::new(FairBudget { limit: most, used: AtomicUsize::new(0), users: UserMap::default() })
+        Arc::new(FairBudget {
+            limit: most,
+            used: AtomicUsize::new(0),
+            users: UserMap::default(),
+            groups: UserMap::default(),
+        })
     }
 
     /// Returns the share of `user`, creating it if necessary.
     pub fn share(self: &Arc<FairBudget>, user: &str) -> Arc<BudgetShare> {
-        let new = || BudgetShare { user: user.into(), used: AtomicUsize::new(0), budget: self.clone() };
-        self.users.get_or_insert(user, new)
+        self.share_with_key(user, None)
+    }
+
+    /// Returns the share of `user` of `group`, or of none, creating it if necessary.
+    pub fn share_in(self: &Arc<FairBudget>, group: Option<&str>, user: &str) -> Arc<BudgetShare> {
+        let Some(name) = group else { return self.share(user) };
+        let new = || BudgetGroup { name: name.into(), used: AtomicUsize::new(0), budget: self.clone() };
+        let group = self.groups.get_or_insert(name, new);
+        self.share_with_key(&format!("{name}\0{user}"), Some(group))
+    }
+
+    fn share_with_key(self: &Arc<FairBudget>, key: &str, group: Option<Arc<BudgetGroup>>) -> Arc<BudgetShare> {
+        let new = || BudgetShare { key: key.into(), used: AtomicUsize::new(0), group, budget: self.clone() };
+        self.users.get_or_insert(key, new)
     }
 
     /// Units held by all users.
@@ -50,7 +81,8 @@ impl BudgetShare {
     pub fn try_acquire(&self, more: usize) -> bool {
         let all = self.budget.used.fetch_add(more, Relaxed) + more;
         let own = self.used.fetch_add(more, Relaxed) + more;
-        let fits = all <= self.budget.limit && own <= self.budget.limit - all + more;
+        let group = self.group.as_ref().map_or(0, |group| group.used.fetch_add(more, Relaxed) + more);
+        let fits = all <= self.budget.limit && own + group <= self.budget.limit - all + more;
         if !fits {
             self.release(more);
         }
@@ -61,6 +93,9 @@ impl BudgetShare {
     pub fn release(&self, less: usize) {
         self.budget.used.fetch_sub(less, Relaxed);
         self.used.fetch_sub(less, Relaxed);
+        if let Some(group) = &self.group {
+            group.used.fetch_sub(less, Relaxed);
+        }
     }
 }
 
@@ -93,8 +128,14 @@ impl Drop for Reservation {
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.used.load(Relaxed), Relaxed);
-        self.budget.users.remove_unused(&self.user);
+        self.release(self.used.load(Relaxed));
+        self.budget.users.remove_unused(&self.key);
+    }
+}
+
+impl Drop for BudgetGroup {
+    fn drop(&mut self) {
+        self.budget.groups.remove_unused(&self.name);
     }
 }
 
@@ -115,5 +156,21 @@ mod tests {
         drop(bob);
         drop((mallory, jane));
         assert_eq!((shares.user_count(), shares.used()), (0, 0));
+    }
+
+    #[test]
+    fn fair_budget_group_of_many_users_leaves_units_for_other_groups() {
+        let shares = FairBudget::new(64);
+        let most = |share: &BudgetShare| (0..1000).filter(|_| share.try_acquire(1)).count();
+        let red: Vec<_> = (0..50).map(|number| shares.share_in(Some("red"), &format!("user-{number}"))).collect();
+        let taken: Vec<usize> = red.iter().map(|share| most(share)).collect();
+        assert_eq!((taken[0], taken[1], taken.iter().sum::<usize>()), (21, 7, 32), "{taken:?}");
+        // The same name elsewhere is another user.
+        let (blue, own) = (shares.share_in(Some("blue"), "user-0"), shares.share_in(None, "user-0"));
+        assert_eq!((most(&blue), most(&own)), (11, 11));
+        drop(red);
+        assert_eq!((most(&blue), shares.user_count()), (7, 2));
+        drop((blue, own));
+        assert_eq!((shares.user_count(), shares.groups.len(), shares.used()), (0, 0, 0));
     }
 }

@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 26] = [
+const PEERS: [&str; 27] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -56,6 +56,7 @@ const PEERS: [&str; 26] = [
     "oracle",
     "helm",
     "kubeconform",
+    "kwok",
     "promtool",
     "otel-collector",
     "h2spec",

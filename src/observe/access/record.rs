@@ -173,6 +173,11 @@ impl AccessRecord {
         }
     }
 
+    /// The control plane that got the request; none if the gateway itself did.
+    pub fn control_plane(&self) -> Option<&str> {
+        self.0.worker.control_plane().map(|name| &**name)
+    }
+
     /// Sets the metric labels; from now on the request counts as in flight, or as long-running. `known` as for
     /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first call has an effect.
     pub fn set_labels(

@@ -48,6 +48,7 @@ impl OpenRecord {
                 None => self.uri.path().to_owned(),
             },
             version: self.version,
+            control_plane: self.worker.control_plane().map(|name| &**name),
             agent: self.agent.as_ref(),
             audit_id: self.audit_id.as_ref(),
             status: self.status,

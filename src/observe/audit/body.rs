@@ -9,7 +9,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::Value;
 
 use crate::kubeapi::{YamlError, read_bounded_yaml};
-use crate::process::{BudgetShare, FairBudget};
+use crate::process::BudgetShare;
 
 /// Maximum size of an object in an event; a larger one is omitted and the event marked as truncated.
 pub(super) const MAX_OBJECT_SIZE: usize = 1 << 20;
@@ -86,28 +86,20 @@ fn printable_media_type(media: &str) -> Box<str> {
 }
 
 impl BodyCapture {
-    /// Starts a capture of the body of a request of `user` with `headers`.
+    /// Starts a capture of the body of a request with `headers`, charged to `budget`.
     ///
     /// Never decompressed: API servers ignore the `Content-Encoding` of a request (`limitedReadBody` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so compressed bytes never become an object.
-    pub(super) fn for_request(
-        headers: &HeaderMap,
-        user: &str,
-        held: &Arc<FairBudget>,
-    ) -> Result<BodyCapture, CapturedBody> {
+    pub(super) fn for_request(headers: &HeaderMap, budget: Arc<BudgetShare>) -> Result<BodyCapture, CapturedBody> {
         let form =
             BodyEncoding { gzip: false, ..BodyEncoding::from_headers(headers).map_err(CapturedBody::Unreadable)? };
-        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget: held.share(user) })
+        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget })
     }
 
-    /// Starts a capture of the body of a response to `user` with `headers`.
-    pub(super) fn for_response(
-        headers: &HeaderMap,
-        user: &str,
-        held: &Arc<FairBudget>,
-    ) -> Result<BodyCapture, CapturedBody> {
+    /// Starts a capture of the body of a response with `headers`, charged to `budget`.
+    pub(super) fn for_response(headers: &HeaderMap, budget: Arc<BudgetShare>) -> Result<BodyCapture, CapturedBody> {
         let form = BodyEncoding::from_headers(headers).map_err(CapturedBody::Unreadable)?;
-        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget: held.share(user) })
+        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget })
     }
 
     /// Appends forwarded data.
@@ -249,6 +241,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::process::FairBudget;
 
     fn headers(media: &str, encoding: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -275,9 +268,9 @@ mod tests {
         let held = FairBudget::new(MAX_CAPTURED_BYTES);
         let headers = headers(media, encoding);
         let read =
-            passed(BodyCapture::for_response(&headers, "jane", &held), pieces).map(|passed| passed.object(false));
+            passed(BodyCapture::for_response(&headers, held.share("jane")), pieces).map(|passed| passed.object(false));
         if !pieces.iter().any(|piece| piece.starts_with(GZIP_MAGIC)) {
-            let request = passed(BodyCapture::for_request(&headers, "jane", &held), pieces);
+            let request = passed(BodyCapture::for_request(&headers, held.share("jane")), pieces);
             assert_eq!(request.map(|passed| passed.object(false)), read);
         }
         assert_eq!((held.used(), held.user_count()), (0, 0));
@@ -339,7 +332,8 @@ mod tests {
         assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(OmitReason::TooLong)));
         // The queue counts the maximum decompressed size.
         let held = FairBudget::new(MAX_CAPTURED_BYTES);
-        let weight = passed(BodyCapture::for_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
+        let weight =
+            passed(BodyCapture::for_response(&headers("", "gzip"), held.share("")), &[&bomb]).unwrap().weight();
         assert_eq!(weight, bomb.len() * MAX_EXPANSION);
     }
 
@@ -347,7 +341,7 @@ mod tests {
     fn audit_body_of_a_compressed_request_is_not_unpacked() {
         let held = FairBudget::new(MAX_CAPTURED_BYTES);
         let small = gzip(b"{}");
-        let request = passed(BodyCapture::for_request(&headers("", "gzip"), "", &held), &[&small]).unwrap();
+        let request = passed(BodyCapture::for_request(&headers("", "gzip"), held.share("")), &[&small]).unwrap();
         assert_eq!((request.weight(), request.object(false)), (small.len(), Err(OmitReason::NotJson)));
     }
 
@@ -369,7 +363,7 @@ mod tests {
         let piece = vec![b'x'; MAX_OBJECT_SIZE];
         let copies = |user: &str, count: usize| -> Vec<BodyCapture> {
             let copy = |_| {
-                let mut copy = BodyCapture::for_request(&HeaderMap::new(), user, &held).ok().unwrap();
+                let mut copy = BodyCapture::for_request(&HeaderMap::new(), held.share(user)).ok().unwrap();
                 copy.append(&piece);
                 copy
             };

@@ -167,9 +167,14 @@ struct ResponseStatus {
 struct EmptyMetadata {}
 
 impl AuditEvent {
-    /// Name of the authenticated user; empty if there is none.
-    pub(super) fn user(&self) -> &str {
-        self.facts.user.as_deref().map_or("", |user| &user.name)
+    /// Whose share of a queue the event takes: that of the authenticated user, who is another one in each control
+    /// plane. Empty if there is none.
+    pub(super) fn owner(&self) -> Cow<'_, str> {
+        let user = self.facts.user.as_deref().map_or("", |user| &user.name);
+        match &self.facts.control_plane {
+            Some(control_plane) => format!("{control_plane}\0{user}").into(),
+            None => user.into(),
+        }
     }
 
     /// Approximate memory use, queued and when serialized.
@@ -323,6 +328,14 @@ impl AuditEvent {
         let request = (bytes > 0).then(|| CapturedBody::json(vec![b' '; bytes]));
         let facts = Arc::new(AuditedRequest { user, ..AuditedRequest::for_test(uri) });
         Arc::new(AuditEvent { facts, request, ..Arc::into_inner(AuditEvent::for_test()).unwrap() })
+    }
+
+    /// An event of `user` of a control plane.
+    #[cfg(test)]
+    pub(super) fn for_control_plane(name: &str, user: &str) -> Arc<AuditEvent> {
+        let user = Some(Arc::new(User { name: user.to_owned(), ..User::default() }));
+        let facts = AuditedRequest { user, control_plane: Some(name.into()), ..AuditedRequest::for_test("/version") };
+        Arc::new(AuditEvent { facts: Arc::new(facts), ..Arc::into_inner(AuditEvent::for_test()).unwrap() })
     }
 
     #[cfg(test)]

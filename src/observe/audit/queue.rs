@@ -78,12 +78,12 @@ impl AuditQueue {
     /// Appends `event`. Returns the number of lost events: this one if its user has a fair share of a full queue,
     /// otherwise those of users with more than a fair share.
     pub(super) fn push(&self, event: &Arc<AuditEvent>) -> usize {
-        let (user, bytes) = (event.user(), event.weight());
+        let (owner, bytes) = (event.owner(), event.weight());
         let mut held = self.state.lock();
-        let (has_room, mut lost) = held.make_room(user, bytes, self.max_events, self.max_bytes);
+        let (has_room, mut lost) = held.make_room(&owner, bytes, self.max_events, self.max_bytes);
         let mut wakes = false;
         if has_room {
-            held.append(user, event.clone(), bytes);
+            held.append(&owner, event.clone(), bytes);
             wakes = held.waiting == 1 || held.waiting == self.wake_threshold;
         } else {
             lost += 1;
@@ -215,12 +215,12 @@ impl Drop for EventBatch {
         held.events -= self.events.len();
         held.bytes -= self.bytes;
         for event in &self.events {
-            let user = event.user();
-            if let Some(share) = held.users.get_mut(user) {
+            let owner = event.owner();
+            if let Some(share) = held.users.get_mut(&*owner) {
                 share.events -= 1;
                 share.bytes -= event.weight();
                 if share.events == 0 {
-                    held.users.remove(user);
+                    held.users.remove(&*owner);
                 }
             }
         }
@@ -311,7 +311,24 @@ mod tests {
 
     /// User and path of each event.
     fn names(taken: &EventBatch) -> Vec<String> {
-        taken.events.iter().map(|event| format!("{}{}", event.user(), event.facts.uri.path())).collect()
+        taken.events.iter().map(|event| format!("{}{}", event.owner(), event.facts.uri.path())).collect()
+    }
+
+    #[test]
+    fn audit_queue_user_of_a_control_plane_takes_no_share_of_the_same_name_elsewhere() {
+        let queue = AuditQueue::new(90, usize::MAX, 1000, || {});
+        let lost = |event: &Arc<AuditEvent>, count: usize| (0..count).map(|_| queue.push(event)).sum::<usize>();
+        assert_eq!(lost(&AuditEvent::for_control_plane("red", "jane"), 200), 110);
+        // Each push drops an event of the other.
+        assert_eq!(lost(&AuditEvent::for_control_plane("blue", "jane"), 45), 45);
+        assert_eq!(lost(&AuditEvent::for_user("jane", "/version", 0), 30), 30);
+        let events = queue.take(90, usize::MAX);
+        let count = |name: Option<&str>| {
+            events.events.iter().filter(|event| event.facts.control_plane.as_deref() == name).count()
+        };
+        assert_eq!([count(Some("red")), count(Some("blue")), count(None)], [30, 30, 30]);
+        drop(events);
+        assert!(queue.state.lock().users.is_empty());
     }
 
     #[test]

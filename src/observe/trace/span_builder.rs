@@ -113,6 +113,9 @@ fn server_attributes(trace: &TracedRequest, record: &SpanRecord<'_>) -> Vec<KeyV
     if let Some(id) = record.audit_id {
         attributes.push(header("audit-id", id));
     }
+    if let Some(name) = record.control_plane {
+        attributes.push(text("narthex.control_plane", name));
+    }
     // The body of a response to HEAD is counted in the record, but not sent.
     let sent = if *record.method == Method::HEAD { 0 } else { record.sent };
     for (key, bytes) in [("http.request.body.size", record.received), ("http.response.body.size", sent)] {
@@ -219,6 +222,7 @@ mod tests {
             path,
             target: path.to_owned(),
             version: Version::HTTP_11,
+            control_plane: None,
             agent: None,
             audit_id: None,
             status: 200,

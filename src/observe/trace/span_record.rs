@@ -31,6 +31,8 @@ pub(in crate::observe) struct SpanRecord<'r> {
     /// Path and query, without secrets.
     pub(in crate::observe) target: String,
     pub(in crate::observe) version: Version,
+    /// The control plane that got the request.
+    pub(in crate::observe) control_plane: Option<&'r str>,
     pub(in crate::observe) agent: Option<&'r HeaderValue>,
     pub(in crate::observe) audit_id: Option<&'r HeaderValue>,
     /// Status code; 0 if none was sent.

@@ -1,6 +1,7 @@
 //! Control planes, each with an API server, a client CA and tokens of its own, and clients of any of them.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -50,14 +51,7 @@ impl TestControlPlane {
             async { response }
         })
         .await;
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://{}", server.address), "certificate-authority": "backend-ca.crt",
-            }}],
-            "contexts": [{"name": "x", "context": {"cluster": "c"}}],
-        });
-        fs::write(environment.path(&format!("{name}.kubeconfig")), kubeconfig.to_string()).unwrap();
+        write_kubeconfig(environment, name, server.address);
         // All CAs have the same name: only their keys tell them apart.
         let (authority, issued) = Authority::new("clients", SystemTime::now()).unwrap();
         fs::write(environment.path(&format!("{name}-ca.crt")), &issued.certificate).unwrap();
@@ -98,6 +92,23 @@ impl TestControlPlane {
         let of_clients = all.filter(|request| request.header_values("x-remote-user") != ["system:kube-aggregator"]);
         of_clients.map(|request| request.uri.path().to_owned()).collect()
     }
+}
+
+/// Writes `NAME.kubeconfig` for the API server at `address`.
+pub(crate) fn write_kubeconfig(environment: &TestEnvironment, name: &str, address: SocketAddr) {
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("https://{address}"), "certificate-authority": "backend-ca.crt",
+        }}],
+        "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+    });
+    fs::write(environment.path(&format!("{name}.kubeconfig")), kubeconfig.to_string()).unwrap();
+}
+
+/// Writes `NAME-tokens.csv` with one token, which is this user's.
+pub(crate) fn write_token(environment: &TestEnvironment, name: &str, token: &str, user: &str) {
+    fs::write(environment.path(&format!("{name}-tokens.csv")), format!("{token},{user},1\n")).unwrap();
 }
 
 fn server_response(name: &str, path: &str, accept: &str) -> BackendResponse {
@@ -198,6 +209,12 @@ pub(crate) async fn open(
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, sending).await.expect("an answer in time")
+}
+
+/// A GET of `path` of the control plane `name` with this token; the whole answer.
+pub(crate) async fn get_with_token(client: &Client, name: &str, path: &str, token: &str) -> ClientResponse {
+    let authorization = format!("Bearer {token}");
+    request(client, "localhost", &format!("/clusters/{name}{path}"), &[("authorization", &authorization)]).await
 }
 
 /// The whole answer.

@@ -4,8 +4,11 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::control_planes::fixture::{TestControlPlane, connect, request, start_gateway, wait_for_state};
+use crate::control_planes::fixture::{
+    TestControlPlane, connect, get_with_token, request, start_gateway, wait_for_state,
+};
 use crate::support::client::{Client, admin_request, get};
+use crate::support::fake_collector::FakeCollector;
 use crate::support::fake_review_server::{FakeReviewServer, token_review_reply};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
@@ -77,6 +80,35 @@ async fn control_plane_documents_metrics_and_audit_of_its_own() {
     })
     .await;
     gateway.wait_for_log(&["control_plane=\"d\"", "path=\"/metrics\"", "user=\"d-admin\""]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_plane_named_by_spans_of_its_requests() {
+    let environment = TestEnvironment::new();
+    let (c, d) = (TestControlPlane::start(&environment, "c").await, TestControlPlane::start(&environment, "d").await);
+    let collector = FakeCollector::start().await;
+    let tracing = environment.path("tracing.yaml");
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: {}\n\
+         samplingRatePerMillion: 1000000\n",
+        collector.address
+    );
+    fs::write(&tracing, text).unwrap();
+    let flag = format!("--tracing-config-file={}", tracing.display());
+    let mut gateway = start_gateway(&environment, &[c.by_path(""), d.by_path("")], &[&flag]);
+    let client = connect(&environment, &gateway, "localhost", None, "http/1.1").await;
+    for name in ["c", "d"] {
+        let response = get_with_token(&client, name, "/api/v1/pods", &format!("{name}-token")).await;
+        assert_eq!(response.status, 200);
+    }
+    drop(client);
+    // The end of the process exports the last spans.
+    gateway.signal("TERM");
+    assert!(gateway.wait_for_exit().await.success());
+    let spans = collector.wait_for_spans(4).await;
+    let mut named: Vec<_> = spans.iter().filter_map(|span| span.attributes.get("narthex.control_plane")).collect();
+    named.sort();
+    assert_eq!(named, ["c", "d"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Many control planes through one gateway (`--control-planes-config`).
 
+mod backend_isolation;
+mod cached_decisions;
 mod changes;
 mod configuration_errors;
 mod fixture;

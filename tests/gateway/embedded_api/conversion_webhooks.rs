@@ -11,11 +11,11 @@ use crate::support::fixtures::eventually;
 
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/routes.example.com";
-pub(super) const V1: &str = "/apis/example.com/v1/namespaces/default/routes";
-pub(super) const V2: &str = "/apis/example.com/v2/namespaces/default/routes";
+pub(crate) const V1: &str = "/apis/example.com/v1/namespaces/default/routes";
+pub(crate) const V2: &str = "/apis/example.com/v2/namespaces/default/routes";
 
 /// A definition that stores `storage` and converts by `conversion`.
-pub(super) fn definition(storage: &str, conversion: &Value) -> Value {
+pub(crate) fn definition(storage: &str, conversion: &Value) -> Value {
     let text = json!({"type": "string"});
     let version = |name: &str, spec: Value, path: &str| {
         json!({
@@ -44,11 +44,11 @@ pub(super) fn route(version: &str, name: &str, spec: &Value) -> Value {
     json!({"apiVersion": format!("example.com/{version}"), "kind": "Route", "metadata": {"name": name}, "spec": spec})
 }
 
-pub(super) fn route_v1(name: &str, port: u16) -> Value {
+pub(crate) fn route_v1(name: &str, port: u16) -> Value {
     route("v1", name, &json!({"hostPort": format!("{name}:{port}")}))
 }
 
-pub(super) async fn create(client: &Client, path: &str, object: &Value) -> Value {
+pub(crate) async fn create(client: &Client, path: &str, object: &Value) -> Value {
     let response = send_json(client, Method::POST, path, object).await;
     assert_eq!(response.status, 201, "{}", response.text());
     response.json()
@@ -63,7 +63,7 @@ pub(super) fn failure(response: &ClientResponse) -> String {
 }
 
 /// Creates the definition and waits until both versions are served.
-pub(super) async fn establish(client: &Client, definition: &Value) {
+pub(crate) async fn establish(client: &Client, definition: &Value) {
     create(client, DEFINITIONS, definition).await;
     eventually("the definition to be established", async || {
         (client.get(V1).await.status == 200 && client.get(V2).await.status == 200).then_some(())

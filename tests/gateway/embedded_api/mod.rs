@@ -9,7 +9,7 @@ mod conversion_selection;
 mod conversion_subresources;
 mod conversion_webhook_addresses;
 mod conversion_webhook_calls;
-mod conversion_webhooks;
+pub(crate) mod conversion_webhooks;
 mod custom_resources;
 mod definition_changes;
 mod definition_churn;

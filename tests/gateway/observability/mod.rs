@@ -5,6 +5,7 @@ pub(crate) mod admin;
 pub(crate) mod admin_token;
 pub(crate) mod audit;
 pub(crate) mod events;
+pub(crate) mod exported_metrics;
 pub(crate) mod log_messages;
 pub(crate) mod refusal_log;
 pub(crate) mod remote_calls;

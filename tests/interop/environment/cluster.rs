@@ -153,11 +153,14 @@ fn start_kube_apiserver(
         "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
         file("proxy-client-cert-file", &authorities.front_proxy.certificate),
         file("proxy-client-key-file", &authorities.front_proxy.key),
-        "--disable-admission-plugins=ServiceAccount".to_owned(),
         file("cert-dir", &directory.join("kube-apiserver")),
         file("audit-policy-file", &audit_policy()),
         file("audit-log-path", audit_log),
     ];
+    // Without kube-controller-manager there are no ServiceAccounts.
+    if !more.iter().any(|flag| flag.starts_with("--disable-admission-plugins=")) {
+        arguments.push("--disable-admission-plugins=ServiceAccount".to_owned());
+    }
     arguments.extend_from_slice(more);
     let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), &arguments, directory);
     let endpoint = HttpsEndpoint::new(port, &authorities.serving.file);

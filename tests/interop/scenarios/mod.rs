@@ -13,6 +13,7 @@ mod discovery;
 mod embedded_api;
 mod front_proxy_certificates;
 mod h2spec;
+mod helm_release;
 mod identity;
 mod impersonation;
 mod install;
@@ -131,6 +132,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,
         install::GATEWAY_TESTS,
+        helm_release::GATEWAY_TESTS,
         packages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
