@@ -39,9 +39,9 @@ konnectivity-transfers COUNT="1000":
 konnectivity-soak MINUTES="60":
     NARTHEX_TEST_SOAK_MINUTES={{MINUTES}} tests/interop/run "konnectivity: agents killed and restarted"
 
-# Pictures of the status page in docs/operations, by a real browser; some minutes
+# Pictures of the status pages in docs/operations, by a real browser; some minutes
 pictures:
-    NARTHEX_TEST_PICTURES=docs/operations tests/interop/run "pictures of the status page"
+    NARTHEX_TEST_PICTURES=docs/operations tests/interop/run "status page"
 
 # Formatting, clippy, dependencies, documentation
 lint:

@@ -1,6 +1,6 @@
 //! Pictures of the status page for the documentation; run only if [`DIRECTORY_VARIABLE`] says where to.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::TestFn;
@@ -18,8 +18,15 @@ pub(super) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
     is_wanted.then_some(("pictures of the status page", take_pictures as TestFn)).into_iter().collect()
 }
 
+/// Saves what the browser shows as `NAME.png`, if [`DIRECTORY_VARIABLE`] is set.
+pub(super) fn save(browser: &mut Browser, name: &str) {
+    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).join(format!("{name}.png"));
+        std::fs::write(file, browser.screenshot()).unwrap();
+    }
+}
+
 fn take_pictures(environment: &TestEnvironment) {
-    let pictures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(std::env::var_os(DIRECTORY_VARIABLE).unwrap());
     let program = Browser::installed().expect("Chromium, see .ci/run");
     let directory = environment.scratch("pictures");
     let extension = Extension::start(&environment.cluster, &directory, "wardle");
@@ -43,7 +50,7 @@ fn take_pictures(environment: &TestEnvironment) {
         browser.wait_for_text("the APIServices and the failing one", |text| {
             text.contains("v1alpha1.wardle.example.com") && text.contains("ConnectionRefused")
         });
-        std::fs::write(pictures.join(format!("{name}.png")), browser.screenshot()).unwrap();
+        save(&mut browser, name);
     }
 }
 

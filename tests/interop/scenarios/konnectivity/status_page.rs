@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::super::pictures;
 use super::super::status_page::wait_for_state;
 use super::target_server::{TargetBehavior, TargetServer};
 use super::{pairs, run_local};
@@ -53,6 +54,8 @@ pub(super) fn agent_comes_and_goes(environment: &TestEnvironment) {
         let fits = browser.evaluate("document.documentElement.scrollWidth <= innerWidth").unwrap();
         assert_eq!(fits, Value::Bool(true), "the page is wider than {size:?}");
     }
+
+    pictures::save(&mut browser, "konnectivity-status-page");
 
     konnectivity.agents[0].process.signal(Signal::KILL);
     konnectivity.agents[0].process.wait();
