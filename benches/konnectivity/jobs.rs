@@ -42,7 +42,7 @@ pub(crate) struct Job {
     /// Tunnels at a time.
     pub workers: u64,
     /// Whether the reference's client can do it, too.
-    pub is_of_reference_client: bool,
+    pub supports_reference_client: bool,
 }
 
 const fn job(
@@ -50,9 +50,9 @@ const fn job(
     (kind, target): (JobKind, TargetKind),
     count: u64,
     workers: u64,
-    is_of_reference_client: bool,
+    supports_reference_client: bool,
 ) -> Job {
-    Job { name, title, kind, target, count, workers, is_of_reference_client }
+    Job { name, title, kind, target, count, workers, supports_reference_client }
 }
 
 pub(crate) const JOBS: &[Job] = &[
@@ -112,7 +112,7 @@ impl Job {
     }
 
     /// Whether a run without a tunnel says something.
-    pub(crate) fn has_direct_form(&self) -> bool {
+    pub(crate) fn has_baseline(&self) -> bool {
         matches!(self.kind, JobKind::Download | JobKind::Upload | JobKind::Echo)
     }
 

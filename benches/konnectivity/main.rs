@@ -29,10 +29,10 @@ use targets::Targets;
 
 /// Whether server and agent are narthex's, and how the table calls them.
 const PAIRS: [([bool; 2], &str); 4] = [
-    ([false, false], "theirs"),
-    ([true, false], "our server"),
-    ([false, true], "our agent"),
-    ([true, true], "both ours"),
+    ([false, false], "reference"),
+    ([true, false], "own server"),
+    ([false, true], "own agent"),
+    ([true, true], "narthex"),
 ];
 
 fn main() {
@@ -81,8 +81,8 @@ impl Benchmark {
 
     /// Both clients at the jobs that the reference's knows.
     fn compare_clients(&self) {
-        println!("{:34} {:>10} {:>10}   medians of {} rounds", "client", "ours", "theirs", self.rounds);
-        for job in JOBS.iter().filter(|job| job.is_of_reference_client) {
+        println!("{:34} {:>10} {:>10}   medians of {} rounds", "client", "narthex", "reference", self.rounds);
+        for job in JOBS.iter().filter(|job| job.supports_reference_client) {
             let mut figures = [Vec::new(), Vec::new()];
             for _ in 0..self.rounds {
                 for (client, figures) in
@@ -105,7 +105,7 @@ impl Benchmark {
                     figures.push(self.measure(transport, *own, &self.own_client, job));
                 }
             }
-            if job.has_direct_form() {
+            if job.has_baseline() {
                 let direct: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job)).collect();
                 job.print_direct(&direct);
             }
@@ -118,12 +118,12 @@ impl Benchmark {
     fn measure(&self, transport: Transport, own: [bool; 2], client: &Path, job: &Job) -> JobFigures {
         let peers = KonnectivityPeers::start(&self.directory, own, transport);
         let (before, resident) = (peers.cpu(), peers.memory("VmRSS"));
-        let mut words = vec![format!("--socket={}", peers.frontend)];
+        let mut client_arguments = vec![format!("--socket={}", peers.frontend)];
         if client == self.own_client {
-            words.push(format!("--transport={}", transport.name()));
-            words.push(format!("--pki={}", peers.pki.display()));
+            client_arguments.push(format!("--transport={}", transport.name()));
+            client_arguments.push(format!("--pki={}", peers.pki.display()));
         }
-        let output = self.run_client(client, &words, job);
+        let output = self.run_client(client, &client_arguments, job);
         let (after, peaks) = (peers.cpu(), peers.memory("VmHWM"));
         let mut figures = JobFigures::parse(&output);
         figures.cpu = [figures.cpu[0], after[0] - before[0], after[1] - before[1]];
@@ -133,11 +133,11 @@ impl Benchmark {
 
     /// The job without a tunnel.
     fn measure_direct(&self, job: &Job) -> JobFigures {
-        let words = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
-        JobFigures::parse(&self.run_client(&self.own_client, &words, job))
+        let client_arguments = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
+        JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job))
     }
 
-    fn run_client(&self, client: &Path, words: &[String], job: &Job) -> serde_json::Value {
+    fn run_client(&self, client: &Path, client_arguments: &[String], job: &Job) -> serde_json::Value {
         let port = |kind| self.targets.port(kind);
         let target = port(job.target);
         // What one stalled tunnel leads to, beside the echo that is measured.
@@ -147,7 +147,7 @@ impl Benchmark {
             port(targets::TargetKind::Idle)
         };
         let mut command = Command::new(client);
-        command.args(words).args([
+        command.args(client_arguments).args([
             format!("--target=127.0.0.1:{target}"),
             format!("--job={}", job.kind.name()),
             format!("--bytes={}", TRANSFER_BYTES / job.workers_of_transfer()),

@@ -60,18 +60,18 @@ async fn assert_in_both_orders(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_token_known_to_one_is_unknown_to_another_in_both_orders() {
-    let of = ReviewedControlPlanes::start().await;
-    of.c.1.set_behavior(|_| token_review_reply(json!({"authenticated": true, "user": {"username": "alice"}})));
-    of.d.1.set_behavior(|_| token_review_reply(json!({"authenticated": false})));
-    let gateway = start_gateway(&of.environment, &of.entries(TOKEN_REVIEWS), &[]);
-    let client = connect(&of.environment, &gateway, "localhost", None, "http/1.1").await;
+    let planes = ReviewedControlPlanes::start().await;
+    planes.c.1.set_behavior(|_| token_review_reply(json!({"authenticated": true, "user": {"username": "alice"}})));
+    planes.d.1.set_behavior(|_| token_review_reply(json!({"authenticated": false})));
+    let gateway = start_gateway(&planes.environment, &planes.entries(TOKEN_REVIEWS), &[]);
+    let client = connect(&planes.environment, &gateway, "localhost", None, "http/1.1").await;
     let ask = async |name: &'static str, order: usize| {
         get_with_token(&client, name, PODS, &format!("shared-{order}")).await.status.as_u16()
     };
     assert_in_both_orders(ask, [("c", 200), ("d", 401)]).await;
-    assert_eq!(of.c.0.server.last_request().header_values("x-remote-user"), ["alice"]);
-    assert_eq!(of.d.0.client_requests(), [""; 0]);
-    assert_eq!(of.c.1.reviews("TokenReview").len(), 2, "one for each token");
+    assert_eq!(planes.c.0.last_client_request().header_values("x-remote-user"), ["alice"]);
+    assert_eq!(planes.d.0.client_requests(), [""; 0]);
+    assert_eq!(planes.c.1.reviews("TokenReview").len(), 2, "one for each token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,21 +116,21 @@ async fn control_plane_issuer_keys_of_one_verify_no_token_for_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_access_review_of_one_is_no_answer_for_another_in_both_orders() {
-    let of = ReviewedControlPlanes::start().await;
-    of.c.1.set_behavior(|_| access_review_reply(json!({"allowed": true})));
-    of.d.1.set_behavior(|_| access_review_reply(json!({"allowed": false, "reason": "not at d"})));
+    let planes = ReviewedControlPlanes::start().await;
+    planes.c.1.set_behavior(|_| access_review_reply(json!({"allowed": true})));
+    planes.d.1.set_behavior(|_| access_review_reply(json!({"allowed": false, "reason": "not at d"})));
     for name in ["c", "d"] {
-        write_token(&of.environment, name, "shared", "alice");
+        write_token(&planes.environment, name, "shared", "alice");
     }
-    let gateway = start_gateway(&of.environment, &of.entries(ACCESS_REVIEWS), &[]);
-    let client = connect(&of.environment, &gateway, "localhost", None, "http/1.1").await;
+    let gateway = start_gateway(&planes.environment, &planes.entries(ACCESS_REVIEWS), &[]);
+    let client = connect(&planes.environment, &gateway, "localhost", None, "http/1.1").await;
     let ask = async |name: &'static str, order: usize| {
         let path = format!("/api/v1/namespaces/order-{order}/pods");
         get_with_token(&client, name, &path, "shared").await.status.as_u16()
     };
     assert_in_both_orders(ask, [("c", 200), ("d", 403)]).await;
-    assert_eq!(of.d.0.client_requests(), [""; 0]);
-    for reviewer in [&of.c.1, &of.d.1] {
+    assert_eq!(planes.d.0.client_requests(), [""; 0]);
+    for reviewer in [&planes.c.1, &planes.d.1] {
         let reviews = reviewer.reviews("SubjectAccessReview");
         let namespaces: Vec<&str> =
             reviews.iter().map(|review| review["spec"]["resourceAttributes"]["namespace"].as_str().unwrap()).collect();
@@ -140,27 +140,27 @@ async fn control_plane_access_review_of_one_is_no_answer_for_another_in_both_ord
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_impersonation_allowed_by_one_is_denied_by_another_in_both_orders() {
-    let of = ReviewedControlPlanes::start().await;
-    of.c.1.set_behavior(|_| access_review_reply(json!({"allowed": true})));
-    of.d.1.set_behavior(|review| {
+    let planes = ReviewedControlPlanes::start().await;
+    planes.c.1.set_behavior(|_| access_review_reply(json!({"allowed": true})));
+    planes.d.1.set_behavior(|review| {
         let verb = review["spec"]["resourceAttributes"]["verb"].as_str().unwrap_or_default();
         access_review_reply(json!({"allowed": !verb.starts_with("impersonate")}))
     });
     for name in ["c", "d"] {
-        write_token(&of.environment, name, "shared", "alice");
+        write_token(&planes.environment, name, "shared", "alice");
     }
-    let gateway = start_gateway(&of.environment, &of.entries(ACCESS_REVIEWS), &[]);
-    let client = connect(&of.environment, &gateway, "localhost", None, "http/1.1").await;
+    let gateway = start_gateway(&planes.environment, &planes.entries(ACCESS_REVIEWS), &[]);
+    let client = connect(&planes.environment, &gateway, "localhost", None, "http/1.1").await;
     let ask = async |name: &'static str, order: usize| {
         let user = format!("bob-{order}");
         let headers = [("authorization", "Bearer shared"), ("impersonate-user", user.as_str())];
         request(&client, "localhost", &format!("/clusters/{name}{PODS}"), &headers).await.status.as_u16()
     };
     assert_in_both_orders(ask, [("c", 200), ("d", 403)]).await;
-    assert_eq!(of.c.0.server.last_request().header_values("x-remote-user"), ["bob-1"]);
+    assert_eq!(planes.c.0.last_client_request().header_values("x-remote-user"), ["bob-1"]);
     // Who may not impersonate at d is still alice there.
     assert_eq!(get_with_token(&client, "d", PODS, "shared").await.status, 200);
-    assert_eq!(of.d.0.server.last_request().header_values("x-remote-user"), ["alice"]);
+    assert_eq!(planes.d.0.last_client_request().header_values("x-remote-user"), ["alice"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,30 +225,30 @@ async fn control_plane_front_proxy_of_one_is_not_trusted_by_another() {
 /// The latest of many requests to `c` are not answered while its reviewer hangs.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_whose_reviewer_hangs_delays_no_other() {
-    let of = ReviewedControlPlanes::start().await;
-    of.c.1.set_behavior(|_| ReviewReply::Hang);
+    let planes = ReviewedControlPlanes::start().await;
+    planes.c.1.set_behavior(|_| ReviewReply::Hang);
     let more: Vec<(TestControlPlane, FakeReviewServer)> = vec![
-        (TestControlPlane::start(&of.environment, "e").await, FakeReviewServer::start(&of.environment).await),
-        (TestControlPlane::start(&of.environment, "f").await, FakeReviewServer::start(&of.environment).await),
+        (TestControlPlane::start(&planes.environment, "e").await, FakeReviewServer::start(&planes.environment).await),
+        (TestControlPlane::start(&planes.environment, "f").await, FakeReviewServer::start(&planes.environment).await),
     ];
-    let mut entries = of.entries(TOKEN_REVIEWS).to_vec();
+    let mut entries = planes.entries(TOKEN_REVIEWS).to_vec();
     for (plane, reviewer) in &more {
-        reviewer.write_kubeconfig(&of.environment, &format!("{}-reviewer", plane.name), "");
+        reviewer.write_kubeconfig(&planes.environment, &format!("{}-reviewer", plane.name), "");
         entries.push(plane.by_path(&TOKEN_REVIEWS.replace("NAME", plane.name)));
     }
-    for (_, reviewer) in more.iter().chain([&of.d]) {
+    for (_, reviewer) in more.iter().chain([&planes.d]) {
         reviewer.set_behavior(|_| token_review_reply(json!({"authenticated": true, "user": {"username": "alice"}})));
     }
-    let gateway = start_gateway(&of.environment, &entries, &[]);
+    let gateway = start_gateway(&planes.environment, &entries, &[]);
     // One connection for all: neither it nor a thread waits for the reviewer of c.
-    let client = connect(&of.environment, &gateway, "localhost", None, "h2").await;
+    let client = connect(&planes.environment, &gateway, "localhost", None, "h2").await;
     let waiting: Vec<_> = (0..50)
         .map(|number| {
             let client = client.clone();
             tokio::spawn(async move { get_with_token(&client, "c", PODS, &format!("shared-{number}")).await.status })
         })
         .collect();
-    eventually("the reviews of c", async || (of.c.1.review_count() >= 10).then_some(())).await;
+    eventually("the reviews of c", async || (planes.c.1.review_count() >= 10).then_some(())).await;
     for number in 0..50 {
         for name in ["d", "e", "f"] {
             let response = get_with_token(&client, name, PODS, &format!("shared-{number}")).await;
@@ -296,6 +296,6 @@ async fn control_plane_with_the_api_server_of_another_authenticates_for_itself()
     let client = connect(&environment, &gateway, "localhost", None, "h2").await;
     for (name, user) in [("c", "alice"), ("d", "dora"), ("d", "dora"), ("c", "alice")] {
         assert_eq!(get_with_token(&client, name, PODS, "shared").await.status, 200);
-        assert_eq!(c.server.last_request().header_values("x-remote-user"), [user]);
+        assert_eq!(c.last_client_request().header_values("x-remote-user"), [user]);
     }
 }

@@ -14,7 +14,8 @@ use std::time::SystemTime;
 use tokio::net::TcpStream;
 
 use crate::support::backend::{
-    Backend, BackendResponse, BackendSettings, BodyWriter, data_frame, json_response, streamed_response,
+    Backend, BackendResponse, BackendSettings, BodyWriter, ReceivedRequest, data_frame, json_response,
+    streamed_response,
 };
 use crate::support::client::{Client, ClientResponse, admin_request, get, read_response};
 use crate::support::fixtures::{CertKeyPair, GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually};
@@ -86,11 +87,19 @@ impl TestControlPlane {
         )
     }
 
-    /// What clients asked for, without the requests of the gateway itself.
+    /// Paths that clients asked for, without the requests of the gateway itself.
     pub(crate) fn client_requests(&self) -> Vec<String> {
-        let all = self.server.received().into_iter();
-        let of_clients = all.filter(|request| request.header_values("x-remote-user") != ["system:kube-aggregator"]);
-        of_clients.map(|request| request.uri.path().to_owned()).collect()
+        self.received_from_clients().map(|request| request.uri.path().to_owned()).collect()
+    }
+
+    /// The last request of a client: the gateway reads discovery at any time.
+    pub(crate) fn last_client_request(&self) -> ReceivedRequest {
+        self.received_from_clients().last().expect("a request of a client reached the server")
+    }
+
+    fn received_from_clients(&self) -> impl Iterator<Item = ReceivedRequest> {
+        let received = self.server.received().into_iter();
+        received.filter(|request| request.header_values("x-remote-user") != ["system:kube-aggregator"])
     }
 }
 

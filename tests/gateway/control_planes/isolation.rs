@@ -130,7 +130,7 @@ async fn control_plane_token_reviews_cached_for_it_alone() {
         for (own, user) in [(&c, "carla"), (&d, "dora")] {
             let path = format!("/clusters/{}/api/v1/pods", own.name);
             assert_eq!(request(&client, "localhost", &path, &token).await.status, 200);
-            assert_eq!(own.server.last_request().header_values("x-remote-user"), [user]);
+            assert_eq!(own.last_client_request().header_values("x-remote-user"), [user]);
         }
     }
     assert_eq!((of_c.reviews("TokenReview").len(), of_d.reviews("TokenReview").len()), (1, 1));
@@ -156,7 +156,7 @@ async fn control_plane_limits_and_backend_connections_of_its_own() {
         for (name, peer) in [("c", "narthex-front-proxy"), ("d", "other-front-proxy")] {
             let (path, token) = (format!("/clusters/{name}/api/v1/pods"), format!("Bearer {name}-token"));
             assert_eq!(request(&client, "localhost", &path, &[("authorization", &token)]).await.status, 200);
-            assert_eq!(c.server.last_request().peer, peer);
+            assert_eq!(c.last_client_request().peer, peer);
         }
         // One without its API server takes nothing from the others.
         let response =

@@ -24,7 +24,7 @@ async fn kcp_path_mapping_relayed_with_prefix_and_identity_headers() {
     let path = "/services/root:org/api/v1/pods";
     let spoofed = [("x-my-user", "root"), ("x-my-extra-scopes", "all"), ("x-remote-user", "root")];
     assert_eq!(request(&client, "localhost", path, &spoofed).await.json(), answer("c", path));
-    let seen = c.server.last_request();
+    let seen = c.last_client_request();
     assert_eq!(
         (seen.header_values("x-remote-user"), seen.peer.as_str()),
         (vec!["jane".to_owned()], "narthex-front-proxy")
@@ -32,7 +32,7 @@ async fn kcp_path_mapping_relayed_with_prefix_and_identity_headers() {
     assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
     let path = "/services/inner/api";
     assert_eq!(request(&client, "localhost", path, &spoofed).await.json(), answer("d", path));
-    let seen = d.server.last_request();
+    let seen = d.last_client_request();
     assert_eq!(seen.header_values("x-my-user"), ["jane"]);
     assert_eq!(seen.header_values("x-my-group"), ["devs", "system:authenticated"]);
     assert!(seen.header_values("x-my-extra-scopes").is_empty() && seen.header_values("x-remote-user").is_empty());

@@ -15,7 +15,7 @@ async fn control_plane_by_host_with_its_own_client_ca() {
         for host in ["a.example", "a.example:6443", "A.example"] {
             assert_eq!(request(&client, host, PATH, &[]).await.json(), answer("a", PATH), "{protocol} {host}");
         }
-        let seen = a.server.last_request();
+        let seen = a.last_client_request();
         assert_eq!(seen.header_values("x-remote-user"), ["a-admin"]);
         assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:masters", "system:authenticated"]);
         // The same connection, for other hosts, as a browser would coalesce them.
@@ -72,8 +72,8 @@ async fn control_plane_by_path_verifies_certificate_for_each_request_of_a_connec
         for (path, user) in [("c", "c-admin"), ("d", "d-robot"), ("c", "c-admin")] {
             let response = request(&client, "localhost", &format!("/clusters/{path}{PATH}"), &token).await;
             assert_eq!(response.status, 200);
-            let server = if path == "c" { &c.server } else { &d.server };
-            assert_eq!(server.last_request().header_values("x-remote-user"), [user]);
+            let server = if path == "c" { &c } else { &d };
+            assert_eq!(server.last_client_request().header_values("x-remote-user"), [user]);
         }
         let jane = environment.issue_user("jane", &["system:masters"]);
         let client = connect(&environment, &gateway, "localhost", Some(&jane), protocol).await;

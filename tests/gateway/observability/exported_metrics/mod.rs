@@ -115,16 +115,18 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn exported_metrics_are_those_of_dashboard_alerts_and_reference() {
     let mut exported = Families::new();
-    let texts = [
-        requests::relay_and_authentication().await,
-        requests::webhook_chain().await,
-        backends::failing_backends().await,
-        backends::cluster_registry().await,
-        stored_objects::embedded_api().await,
-        stored_objects::full_disk().await,
-        proxies::socks5().await,
-    ];
-    let konnectivity = proxies::konnectivity().await;
+    let one_process_each = async {
+        [
+            requests::relay_and_authentication().await,
+            requests::webhook_chain().await,
+            backends::failing_backends().await,
+            backends::cluster_registry().await,
+            stored_objects::embedded_api().await,
+            stored_objects::full_disk().await,
+            proxies::socks5().await,
+        ]
+    };
+    let (konnectivity, texts) = tokio::join!(proxies::konnectivity(), one_process_each);
     for text in texts.iter().chain(&konnectivity) {
         read_exported(text, &mut exported);
     }
