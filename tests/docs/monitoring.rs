@@ -61,9 +61,17 @@ fn metrics_in<'m>(expression: &str, documented: &'m BTreeMap<String, BTreeSet<St
 
 /// Words that look like a metric of this process or of kube-apiserver.
 fn looks_like_metric(word: &str) -> bool {
-    ["narthex_", "apiserver_", "aggregator_", "etcd_", "process_", "authentication_", "leader_election_"]
-        .iter()
-        .any(|prefix| word.starts_with(prefix))
+    let prefixes = [
+        "narthex_",
+        "konnectivity_",
+        "apiserver_",
+        "aggregator_",
+        "etcd_",
+        "process_",
+        "authentication_",
+        "leader_election_",
+    ];
+    prefixes.iter().any(|prefix| word.starts_with(prefix))
 }
 
 /// The labels that an expression selects by or groups by.
