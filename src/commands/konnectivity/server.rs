@@ -310,6 +310,7 @@ impl ListenerService {
                     let error = format!("TLS handshake failed: {}", crate::tls::describe_error(error));
                     self.server.record_refused_connection("client", remote, &error);
                 })?;
+                let Some(stream) = stream else { return Ok(()) };
                 Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0))).await;
                 Ok(())
             }
@@ -324,7 +325,8 @@ impl ListenerService {
     async fn serve_agent(self, socket: std::net::TcpStream) -> io::Result<()> {
         let remote = socket.peer_addr()?;
         match handshake(socket, &self.agent_tls).await {
-            Ok(stream) => Box::pin(serve_agent_connection(self.server, stream, remote)).await,
+            Ok(None) => {}
+            Ok(Some(stream)) => Box::pin(serve_agent_connection(self.server, stream, remote)).await,
             Err(error) => {
                 let error = crate::tls::describe_error(&error);
                 tracing::warn!(%remote, error, "TLS handshake with an agent failed");
@@ -355,13 +357,23 @@ fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
+/// `None` if the peer closes the connection before its first byte, as TCP probes of load balancers do.
 async fn handshake(
     socket: std::net::TcpStream,
     tls: &TlsReader,
-) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+) -> io::Result<Option<tokio_rustls::server::TlsStream<TcpStream>>> {
     let socket = TcpStream::from_std(socket)?;
-    let config = tls.load().as_ref().clone();
-    timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(socket)).await?
+    let shake_hands = async {
+        match socket.peek(&mut [0]).await {
+            Ok(0) => return Ok(None),
+            // Some probes end with a reset.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            _ => {}
+        }
+        let config = tls.load().as_ref().clone();
+        TlsAcceptor::from(config).accept(socket).await.map(Some)
+    };
+    timeout(HANDSHAKE_TIMEOUT, shake_hands).await?
 }
 
 fn describe_frontend(mode: FrontendMode, frontend: &FrontendAddress) -> String {
