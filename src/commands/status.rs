@@ -165,8 +165,8 @@ impl ProcessReport {
     fn summarize(&self, now: SystemTime) -> StatusSummary {
         match self {
             ProcessReport::Gateway(report) => report.summarize(now),
-            ProcessReport::KonnectivityServer(report) => report.summarize(),
-            ProcessReport::KonnectivityAgent(report) => report.summarize(),
+            ProcessReport::KonnectivityServer(report) => report.summarize(now),
+            ProcessReport::KonnectivityAgent(report) => report.summarize(now),
         }
     }
 }

@@ -16,8 +16,8 @@ impl PageReport for KonnectivityAgentReport {
     const HEADING: &'static str = "Narthex Konnectivity agent";
     const LINKS: &'static [&'static str] = LINKS;
 
-    fn headline(&self, _: SystemTime) -> String {
-        self.summarize().line()
+    fn headline(&self, now: SystemTime) -> String {
+        self.summarize(now).line()
     }
 
     fn render_content(&self, now: SystemTime) -> String {
@@ -26,7 +26,7 @@ impl PageReport for KonnectivityAgentReport {
         let content = AgentContent {
             report: self,
             now,
-            summary: self.summarize(),
+            summary: self.summarize(now),
             attention: AttentionList::new(self.attention(now), now),
             servers,
         };

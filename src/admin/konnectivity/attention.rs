@@ -63,8 +63,17 @@ fn stalled(peer: &str, tunnel: &StalledTunnelReport) -> AttentionReport {
 
 fn slow_dial(dial: &PendingDialReport, now: SystemTime) -> Option<AttentionReport> {
     let text = format!("agent {} has not answered the dial", dial.agent_id);
-    (age(&dial.since, now) >= SLOW_DIAL)
-        .then(|| AttentionReport::warning("pending-dials", &dial.address, text).since(&dial.since))
+    is_slow(dial, now).then(|| AttentionReport::warning("pending-dials", &dial.address, text).since(&dial.since))
+}
+
+/// Whether the dial waits for its answer for too long.
+pub(super) fn is_slow(dial: &PendingDialReport, now: SystemTime) -> bool {
+    age(&dial.since, now) >= SLOW_DIAL
+}
+
+/// Failures that need attention.
+pub(super) fn recent(failures: &[FailureReport], now: SystemTime) -> impl Iterator<Item = &FailureReport> {
+    failures.iter().filter(move |failure| age(&failure.last, now) <= RECENT)
 }
 
 /// Recent failures as warnings.
@@ -74,7 +83,7 @@ fn failures(
     failures: &[FailureReport],
     now: SystemTime,
 ) -> impl Iterator<Item = AttentionReport> {
-    failures.iter().filter(move |failure| age(&failure.last, now) <= RECENT).map(move |failure| {
+    recent(failures, now).map(move |failure| {
         let FailureReport { last, count, reason, address, agent_id, error } = failure;
         let times = if *count > 1 { format!(" {count} times") } else { String::new() };
         let agent = if agent_id.is_empty() { String::new() } else { format!(" at agent {agent_id}") };

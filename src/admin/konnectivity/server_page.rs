@@ -16,15 +16,15 @@ impl PageReport for KonnectivityServerReport {
     const HEADING: &'static str = "Narthex Konnectivity server";
     const LINKS: &'static [&'static str] = LINKS;
 
-    fn headline(&self, _: SystemTime) -> String {
-        self.summarize().line()
+    fn headline(&self, now: SystemTime) -> String {
+        self.summarize(now).line()
     }
 
     fn render_content(&self, now: SystemTime) -> String {
         let content = ServerContent {
             report: self,
             now,
-            summary: self.summarize(),
+            summary: self.summarize(now),
             attention: AttentionList::new(self.attention(now), now),
             agents: agents_in_order(&self.agents),
         };

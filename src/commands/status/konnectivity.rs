@@ -11,7 +11,7 @@ use crate::konnectivity::report::{
 /// The report of a server as tables.
 pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &report.summarize().line(),
+        &report.summarize(now).line(),
         &format!(
             "Narthex {}, Konnectivity server {}, {}, up {}, listening on {}",
             report.version,
@@ -67,7 +67,7 @@ pub(super) fn server_refusals(report: &KonnectivityServerReport, now: SystemTime
 /// The report of an agent as tables.
 pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &report.summarize().line(),
+        &report.summarize(now).line(),
         &format!(
             "Narthex {}, Konnectivity agent {}, {}, up {}, {} to targets, {} pending",
             report.version,
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(
             server_tables(&report, now(), false),
             "\
-OK: 1 agent, 3 tunnels; 1 tunnel stalled
+OK: 1 agent, 3 tunnels; 1 tunnel stalled; 1 dial unanswered; dials of 1 target failed; connections from 1 address refused
 Narthex 0.1.0, Konnectivity server server-1, serving, up 60m, listening on /run/front.sock (grpc), 0.0.0.0:8132 (agents)
 
 AGENT    IDENTIFIERS   STATE     TUNNELS   STALLED   PENDING   SENT      RECEIVED   SINCE

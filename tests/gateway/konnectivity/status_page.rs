@@ -63,7 +63,10 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
     let text = page.text();
-    assert!(text.contains("<title>Narthex Konnectivity server: OK: 1 agent, 1 tunnel</title>"), "{text}");
+    assert!(
+        text.contains("<title>Narthex Konnectivity server: OK: 1 agent, 1 tunnel; dials of 1 target failed</title>"),
+        "{text}"
+    );
     assert!(text.contains("&#60;i&#62;node-1<span class=\"dim\">host=node-1</span>"), "{text}");
     assert!(text.contains("<td data-label=\"Tunnels\" class=\"n\">1</td>"), "{text}");
     assert!(text.contains("192.0.2.1:443") && text.contains("<td data-label=\"Reason\">error_response</td>"), "{text}");
@@ -71,7 +74,10 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     assert!(text.contains("Needs attention") && text.contains("dial failed at agent"), "{text}");
 
     let text = get_admin(agent_admin, "/", &[]).await.text();
-    assert!(text.contains("<title>Narthex Konnectivity agent: OK: 1 server, 1 tunnel</title>"), "{text}");
+    assert!(
+        text.contains("<title>Narthex Konnectivity agent: OK: 1 server, 1 tunnel; dials of 1 target failed</title>"),
+        "{text}"
+    );
     assert!(text.contains("192.0.2.1:443") && text.contains("not among --allow-destinations"), "{text}");
     assert!(text.contains("<div><dt>Connections to targets</dt><dd>1</dd></div>"), "{text}");
 }
@@ -121,11 +127,11 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     events.wait_for(|content| content.contains("not among --allow-destinations")).await;
 
     let mut agent_events = EventStream::open(admin_address(agent_admin)).await;
-    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel<")).await;
+    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
     server.process.signal("TERM");
     let content = events.wait_for(|content| content.contains("shutting down: draining")).await;
     assert!(content.contains("node-1<span"), "{content}");
-    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel<")).await;
+    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
     drop((tunnel, agent));
     // The process ends.
     while events.next().await.is_some() {}
