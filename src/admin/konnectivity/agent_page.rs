@@ -93,6 +93,7 @@ mod tests {
                 ..StalledTunnelReport::default()
             }],
             failed_dials: vec![failure],
+            file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityAgentReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);

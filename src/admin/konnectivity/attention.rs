@@ -18,6 +18,7 @@ impl KonnectivityServerReport {
     /// What needs attention at `now`, failures first.
     pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
+        found.extend(file_failures(&self.file_problems, "the last good content is in use"));
         found.extend(self.missing_agent().map(|text| AttentionReport::failure("agents", "agents", text)));
         found.extend(self.stalled_tunnels.iter().map(|tunnel| stalled("agent", tunnel)));
         found.extend(self.pending_dials.iter().filter_map(|dial| slow_dial(dial, now)));
@@ -39,6 +40,7 @@ impl KonnectivityAgentReport {
     /// What needs attention at `now`, failures first.
     pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
+        found.extend(file_failures(&self.file_problems, "further connections to servers fail"));
         found.extend(self.missing_server().map(|text| AttentionReport::failure("servers", "servers", text)));
         // Without a server, that line has the last error.
         let shown = usize::from(self.failing && self.servers.is_empty());
@@ -53,6 +55,10 @@ impl KonnectivityAgentReport {
 fn shutdown(phase: &str) -> Option<AttentionReport> {
     let text = format!("shutting down: {phase}");
     (!matches!(phase, "" | "serving")).then(|| AttentionReport::failure("process", "process", text))
+}
+
+fn file_failures(problems: &[String], effect: &str) -> impl Iterator<Item = AttentionReport> {
+    problems.iter().map(move |problem| AttentionReport::failure("process", "file", format!("{problem} ({effect})")))
 }
 
 fn stalled(peer: &str, tunnel: &StalledTunnelReport) -> AttentionReport {
@@ -145,6 +151,7 @@ mod tests {
         let report = KonnectivityServerReport {
             phase: "draining".into(),
             ready: true,
+            file_problems: vec!["server.crt: expired".into()],
             agents: vec![ConnectedAgentReport {
                 agent_id: "node-1".into(),
                 draining: true,
@@ -174,6 +181,7 @@ mod tests {
             lines(&found),
             [
                 "failure process process: shutting down: draining",
+                "failure process file: server.crt: expired (the last good content is in use)",
                 "warning stalled-tunnels 10.1.0.3:443: tunnel 7 of agent node-1: 4.0 MiB wait for the client",
                 "warning pending-dials 10.1.0.1:443: agent node-1 has not answered the dial",
                 "warning failed-dials 10.1.0.4:443: dial failed 2 times, last 10s ago (error_response): refused",
@@ -182,7 +190,7 @@ mod tests {
                 "warning agents node-1: draining: chosen for a dial only if no other agent can be",
             ]
         );
-        assert_eq!(found[1].since, "2026-11-19T23:59:30Z");
+        assert_eq!(found[2].since, "2026-11-19T23:59:30Z");
         let empty = KonnectivityServerReport { phase: "serving".into(), ..KonnectivityServerReport::default() };
         assert_eq!(lines(&empty.attention(now())), ["failure agents agents: no agent is connected"]);
     }

@@ -111,6 +111,7 @@ mod tests {
             }],
             failed_dials: vec![failure.clone()],
             refused_connections: vec![failure],
+            file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityServerReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);

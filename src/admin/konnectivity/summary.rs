@@ -15,6 +15,7 @@ impl KonnectivityServerReport {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_agent());
+        summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.agents.iter().map(|agent| agent.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.agents.len(), "agent", "agents"), plural(tunnels, "tunnel", "tunnels"));
@@ -53,6 +54,7 @@ impl KonnectivityAgentReport {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_server());
+        summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.servers.iter().map(|server| server.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.servers.len(), "server", "servers"), plural(tunnels, "tunnel", "tunnels"));
@@ -85,6 +87,10 @@ fn count_addresses(failures: &[FailureReport], now: SystemTime) -> usize {
 
 fn describe_stalled(count: usize) -> Option<String> {
     (count > 0).then(|| format!("{} stalled", plural(count, "tunnel", "tunnels")))
+}
+
+fn describe_file_problems(problems: &[String]) -> Option<String> {
+    (!problems.is_empty()).then(|| format!("{} in files", plural(problems.len(), "mistake", "mistakes")))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use crate::kubeclient::KubeconfigSource;
 use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
-use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
+use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, configure_socket};
 use crate::tls::server::MutualTlsFiles;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,15 +194,16 @@ impl RunningServer {
         let accept_drain = drain.clone();
         let (agents, frontend) = (listeners.agents, listeners.frontend);
         spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
-        let files_drain = drain.clone();
+        let (files_drain, file_errors) = (drain.clone(), FileErrors::default());
+        let reporters = ["agents", "frontend"].map(|listener| file_errors.reporter(listener));
         spawn_thread("files", async move || {
-            let ignore = || Box::new(|_: &Problems| {});
+            let [on_agent_failure, on_frontend_failure] = reporters;
             let frontend = async {
                 if let Some(files) = frontend_files {
-                    files.follow(ignore(), files_drain.clone()).await;
+                    files.follow(on_frontend_failure, files_drain.clone()).await;
                 }
             };
-            tokio::join!(frontend, agent_files.follow(ignore(), files_drain.clone()));
+            tokio::join!(frontend, agent_files.follow(on_agent_failure, files_drain.clone()));
         })?;
         if let Some((api_server, config)) = leases.zip(config.leases) {
             threads.push(spawn_thread("leases", async move || {
@@ -215,7 +216,11 @@ impl RunningServer {
         let (mode, frontend) = (config.mode, &config.frontend);
         let listen = [describe_frontend(mode, frontend), format!("{agent_address} (agents)")];
         let by_page = server.clone();
-        let report = move || KonnectivityServerReport { listen: listen.to_vec(), ..by_page.report() };
+        let report = move || KonnectivityServerReport {
+            listen: listen.to_vec(),
+            file_problems: file_errors.current(),
+            ..by_page.report()
+        };
         health::spawn_admin(listeners.admin, report, Arc::new(move |request| respond_admin(&by_admin, request)))?;
         tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
         tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::{replace_control_characters, table};
+use super::{append_lines, replace_control_characters, table};
 use crate::admin::{StatusReport, format_bytes};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, StalledTunnelReport,
@@ -21,6 +21,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
             report.listen.join(", "),
         ),
     );
+    append_lines(&mut out, "Mistakes in files; the last good content is in use:", &report.file_problems);
     let mut columns =
         vec!["AGENT", "IDENTIFIERS", "STATE", "TUNNELS", "STALLED", "PENDING", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some(["REMOTE", "PROGRAM", "FLOW CONTROL"]).into_iter().flatten());
@@ -78,6 +79,7 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             plural(usize::try_from(report.pending_dials).unwrap_or(usize::MAX), "dial"),
         ),
     );
+    append_lines(&mut out, "Mistakes in files; further connections to servers fail:", &report.file_problems);
     let mut columns = vec!["SERVER", "ADDRESS", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some("FLOW CONTROL"));
     let rows = report.servers.iter().map(|server| {

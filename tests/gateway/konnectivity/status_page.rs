@@ -136,3 +136,28 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     // The process ends.
     while events.next().await.is_some() {}
 }
+
+/// The files of a server and an agent have errors: both say so until the files are valid again.
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_status_shows_errors_of_changed_files_until_corrected() {
+    let environment = new_environment();
+    let server = ServerProcess::start(&environment, "grpc").await;
+    let (_agent, agent_admin) = start_agent(&environment, "node-1", &server);
+    server.wait_for_agents(1).await;
+    for (admin, file, effect) in [
+        (server.admin, "konnectivity.crt", "(the last good content is in use)"),
+        (agent_admin, "agent.crt", "(further connections to servers fail)"),
+    ] {
+        assert_eq!(get_admin(admin, "/status.json", &[]).await.json()["fileProblems"], serde_json::json!([]));
+        let path = environment.path(file);
+        let valid = std::fs::read(&path).unwrap();
+        std::fs::write(&path, "no certificate").unwrap();
+        let mut events = EventStream::open(admin_address(admin)).await;
+        let content = events.wait_for(|content| content.contains("id=\"attention\"")).await;
+        assert!(content.contains("data-announce>1 mistake in files<") && content.contains(effect), "{content}");
+        let report = get_admin(admin, "/status.json", &[]).await.json();
+        assert!(report["fileProblems"][0].as_str().unwrap().contains(file), "{report:#}");
+        std::fs::write(&path, valid).unwrap();
+        events.wait_for(|content| !content.contains("id=\"attention\"")).await;
+    }
+}
