@@ -87,7 +87,9 @@ pub(super) fn spawn_admin<R: PageReport + 'static>(
             let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
             match is_read && LivePage::<R>::PATHS.contains(&request.uri().path()) {
                 true if !is_local => complete(remote_refusal().into_response()),
-                true => page.respond(request.uri().path()).unwrap_or_else(|| respond(request, &handler)),
+                true => {
+                    page.respond(request.uri().path(), request.headers()).unwrap_or_else(|| respond(request, &handler))
+                }
                 false => respond(request, &handler),
             }
         };

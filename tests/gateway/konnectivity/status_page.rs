@@ -99,6 +99,10 @@ async fn konnectivity_status_refused_to_web_pages() {
         }
     }
     assert_eq!(get_admin(server.admin, "/events", &[("host", "rebound.example")]).await.status, 403);
+    for admin in [server.admin, agent_admin] {
+        let response = get_admin(admin, "/events", &[("sec-fetch-site", "cross-site")]).await;
+        assert_eq!(response.status, 403, "{}", response.text());
+    }
     // The paths of the reference respond to all.
     for host in ["localhost", "rebound.example"] {
         for (path, status) in [("/metrics", 200), ("/debug/pprof", 404), ("/nothing", 404)] {
