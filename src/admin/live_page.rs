@@ -33,7 +33,7 @@ impl<R: PageReport> LivePage<R> {
             "/" => Some(finish(html(page::render(&(self.make_report)(), SystemTime::now())))),
             "/events" if is_cross_origin(headers) => Some(finish(cross_origin_refusal())),
             "/events" => Some(self.events.open().map_or_else(|why| finish(refused_stream(why)), event_stream)),
-            "/status.json" => Some(finish(json(&(self.make_report)().into_data(SystemTime::now())))),
+            "/status.json" => Some(finish(json(&(self.make_report)().with_verdict(SystemTime::now())))),
             _ => None,
         }
     }
@@ -41,17 +41,20 @@ impl<R: PageReport> LivePage<R> {
     /// Sends the content of the page to the event streams whenever it changes. Ends them, with a last event, at `end`.
     pub async fn publish_until(&self, end: impl Future<Output = ()>) {
         let mut end = pin!(end);
-        let (mut shown, mut looked, mut sent) = (None, None, Instant::now());
+        let (mut last_report, mut last_render, mut last_event) = (None, None, Instant::now());
         loop {
             tokio::select! {
-                () = self.events.next_turn(looked) => {}
+                () = self.events.next_turn(last_render) => {}
                 () = &mut end => break,
             }
             let report = (self.make_report)();
-            looked = Some(Instant::now());
-            if self.events.has_no_event() || sent.elapsed() >= MAX_INTERVAL || shown.as_ref() != Some(&report) {
+            last_render = Some(Instant::now());
+            if self.events.has_no_event()
+                || last_event.elapsed() >= MAX_INTERVAL
+                || last_report.as_ref() != Some(&report)
+            {
                 self.events.publish(Some(page::render_event(&report, SystemTime::now())));
-                (shown, sent) = (Some(report), Instant::now());
+                (last_report, last_event) = (Some(report), Instant::now());
             }
         }
         if !self.events.is_empty() {

@@ -33,7 +33,7 @@ impl PageReport for KonnectivityAgentReport {
         content.render().unwrap_or_default()
     }
 
-    fn into_data(self, _: SystemTime) -> KonnectivityAgentReport {
+    fn with_verdict(self, _: SystemTime) -> KonnectivityAgentReport {
         self
     }
 }

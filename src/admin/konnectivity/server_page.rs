@@ -31,7 +31,7 @@ impl PageReport for KonnectivityServerReport {
         content.render().unwrap_or_default()
     }
 
-    fn into_data(self, _: SystemTime) -> KonnectivityServerReport {
+    fn with_verdict(self, _: SystemTime) -> KonnectivityServerReport {
         self
     }
 }
