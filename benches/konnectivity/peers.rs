@@ -70,7 +70,7 @@ impl KonnectivityPeers {
         }
         let ports: Vec<u16> = (0..6).map(|_| free_port()).collect();
         let socket = directory.join("front.sock").display().to_string();
-        let (frontend, frontend_flags) = frontend(transport, socket, ports[5], &pki);
+        let (frontend, frontend_flags) = frontend(transport, &socket, ports[5], &pki);
         let server_flags = format!("{frontend_flags} {}", server_flags(&pki, &ports));
         let server = spawn("konnectivity-server", own_server, &server_flags);
         let agent = spawn("konnectivity-agent", own_agent, &agent_flags(&pki, &ports));
@@ -116,11 +116,13 @@ fn create_certificates(pki: &Path) {
 }
 
 /// Where the client connects, and the server's flags for that.
-fn frontend(transport: Transport, socket: String, port: u16, pki: &Path) -> (String, String) {
+fn frontend(transport: Transport, socket: &str, port: u16, pki: &Path) -> (String, String) {
     let pki = pki.display();
     match transport {
-        Transport::Grpc => (socket.clone(), format!("--mode=grpc --uds-name={socket} --server-port=0")),
-        Transport::HttpConnect => (socket.clone(), format!("--mode=http-connect --uds-name={socket} --server-port=0")),
+        Transport::Grpc => (socket.to_owned(), format!("--mode=grpc --uds-name={socket} --server-port=0")),
+        Transport::HttpConnect => {
+            (socket.to_owned(), format!("--mode=http-connect --uds-name={socket} --server-port=0"))
+        }
         Transport::MutualTls => (
             format!("127.0.0.1:{port}"),
             format!(

@@ -81,6 +81,7 @@ fn serve_sink(mut stream: TcpStream) {
 }
 
 /// Until the peer has closed: a byte that waits stays there.
+#[allow(clippy::needless_pass_by_value, reason = "closed at the end, as by the other targets")]
 fn serve_idle(stream: TcpStream) {
     while let Ok(1..) = stream.peek(&mut [0]) {
         std::thread::sleep(Duration::from_millis(500));

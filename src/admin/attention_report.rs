@@ -66,7 +66,7 @@ impl AttentionList {
     }
 
     /// Number of entries that are not shown.
-    pub(super) fn more(&self) -> usize {
+    pub(super) fn hidden_count(&self) -> usize {
         self.entries.len().saturating_sub(MAX_SHOWN)
     }
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::Request;
 use http::header::HOST;
 use http::uri::Authority;
+use http::{HeaderMap, Request};
 
 /// Host part of the configured admin address.
 pub struct ServedHost(String);
@@ -14,6 +14,12 @@ pub struct ServedHost(String);
 pub fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback() || peer == local.ip().to_canonical()
+}
+
+/// Whether a browser sends the request for a web page of another origin, by `Sec-Fetch-Site` (Fetch Metadata). The `Host`
+/// header does not show that: through a forwarded port it is a loopback name. Other clients do not send the header.
+pub(super) fn is_cross_origin(headers: &HeaderMap) -> bool {
+    headers.get_all("sec-fetch-site").iter().any(|site| site != "same-origin" && site != "none")
 }
 
 impl ServedHost {
@@ -65,6 +71,20 @@ mod tests {
     fn admin_host_loopback_is_accepted() {
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:6480", "127.8.0.1", "[::1]:6480", "[::ffff:127.0.0.1]"] {
             assert!(is_meant("127.0.0.1:6480", "127.0.0.1:6480", &[host]), "{host}");
+        }
+    }
+
+    #[test]
+    fn admin_cross_origin_requests_are_recognized() {
+        let is_cross_origin = |sites: &[&'static str]| {
+            let site = |site: &&'static str| ("sec-fetch-site".parse().unwrap(), site.parse().unwrap());
+            is_cross_origin(&sites.iter().map(site).collect::<HeaderMap>())
+        };
+        for sites in [&[][..], &["same-origin"], &["none"]] {
+            assert!(!is_cross_origin(sites), "{sites:?}");
+        }
+        for sites in [&["cross-site"][..], &["same-site"], &["same-origin", "cross-site"], &[""]] {
+            assert!(is_cross_origin(sites), "{sites:?}");
         }
     }
 

@@ -3,12 +3,13 @@
 use std::pin::pin;
 use std::time::SystemTime;
 
-use http::Response;
+use http::{HeaderMap, Response};
 use tokio::time::Instant;
 
 use super::events::{EventStreams, MAX_INTERVAL};
+use super::host::is_cross_origin;
 use super::page::{self, PageReport};
-use super::response::{AdminBody, event_stream, finish, html, json, refused_stream};
+use super::response::{AdminBody, cross_origin_refusal, event_stream, finish, html, json, refused_stream};
 
 /// Serves one report on the thread of an admin listener. Access is the matter of the listener.
 pub struct LivePage<R> {
@@ -25,12 +26,14 @@ impl<R: PageReport> LivePage<R> {
         LivePage { make_report: Box::new(make_report), events: EventStreams::new() }
     }
 
-    /// The response to a GET or HEAD request; `None` if `path` is not one of the page.
-    pub fn respond(&self, path: &str) -> Option<Response<AdminBody>> {
+    /// The response to a GET or HEAD request; `None` if `path` is not one of the page. Web pages of another origin may not
+    /// hold the event streams: the number of streams is limited.
+    pub fn respond(&self, path: &str, headers: &HeaderMap) -> Option<Response<AdminBody>> {
         match path {
             "/" => Some(finish(html(page::render(&(self.make_report)(), SystemTime::now())))),
+            "/events" if is_cross_origin(headers) => Some(finish(cross_origin_refusal())),
             "/events" => Some(self.events.open().map_or_else(|why| finish(refused_stream(why)), event_stream)),
-            "/status.json" => Some(finish(json(&(self.make_report)().into_data(SystemTime::now())))),
+            "/status.json" => Some(finish(json(&(self.make_report)().with_verdict(SystemTime::now())))),
             _ => None,
         }
     }
@@ -38,17 +41,20 @@ impl<R: PageReport> LivePage<R> {
     /// Sends the content of the page to the event streams whenever it changes. Ends them, with a last event, at `end`.
     pub async fn publish_until(&self, end: impl Future<Output = ()>) {
         let mut end = pin!(end);
-        let (mut shown, mut looked, mut sent) = (None, None, Instant::now());
+        let (mut last_report, mut last_render, mut last_event) = (None, None, Instant::now());
         loop {
             tokio::select! {
-                () = self.events.next_turn(looked) => {}
+                () = self.events.next_turn(last_render) => {}
                 () = &mut end => break,
             }
             let report = (self.make_report)();
-            looked = Some(Instant::now());
-            if self.events.has_no_event() || sent.elapsed() >= MAX_INTERVAL || shown.as_ref() != Some(&report) {
+            last_render = Some(Instant::now());
+            if self.events.has_no_event()
+                || last_event.elapsed() >= MAX_INTERVAL
+                || last_report.as_ref() != Some(&report)
+            {
                 self.events.publish(Some(page::render_event(&report, SystemTime::now())));
-                (shown, sent) = (Some(report), Instant::now());
+                (last_report, last_event) = (Some(report), Instant::now());
             }
         }
         if !self.events.is_empty() {

@@ -29,9 +29,9 @@ pub trait PageReport: PartialEq + Serialize {
     /// its text.
     fn render_content(&self, now: SystemTime) -> String;
 
-    /// The report as it is served as data, with what follows from it at `now`.
+    /// The report as it is served as data: with its verdict at `now`, if it has one.
     #[must_use]
-    fn into_data(self, now: SystemTime) -> Self;
+    fn with_verdict(self, now: SystemTime) -> Self;
 }
 
 /// Content security policy of the page: allows its one style sheet, its one script, and the events of this process.

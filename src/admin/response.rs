@@ -60,6 +60,10 @@ pub(super) fn refused_stream(refusal: StreamRefusal) -> Response<Bytes> {
     )
 }
 
+pub(super) fn cross_origin_refusal() -> Response<Bytes> {
+    plain_text(StatusCode::FORBIDDEN, "forbidden: events are not for web pages of another origin\n")
+}
+
 /// A response whose body is complete.
 pub fn complete(response: Response<Bytes>) -> Response<AdminBody> {
     response.map(|body| Either::Left(Full::new(body)))

@@ -185,7 +185,7 @@ impl AdminServer {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
                 response
             }
-            None if reads => match self.page.respond(request.uri().path()) {
+            None if reads => match self.page.respond(request.uri().path(), request.headers()) {
                 Some(response) => return response,
                 None => self.operator_response(&request),
             },

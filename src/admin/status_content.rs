@@ -25,8 +25,8 @@ impl PageReport for StatusReport {
         StatusContent::new(self, now).render().unwrap_or_default()
     }
 
-    fn into_data(self, now: SystemTime) -> StatusReport {
-        self.with_verdict(now)
+    fn with_verdict(self, now: SystemTime) -> StatusReport {
+        StatusReport::with_verdict(self, now)
     }
 }
 

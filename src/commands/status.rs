@@ -165,8 +165,8 @@ impl ProcessReport {
     fn summarize(&self, now: SystemTime) -> StatusSummary {
         match self {
             ProcessReport::Gateway(report) => report.summarize(now),
-            ProcessReport::KonnectivityServer(report) => report.summarize(),
-            ProcessReport::KonnectivityAgent(report) => report.summarize(),
+            ProcessReport::KonnectivityServer(report) => report.summarize(now),
+            ProcessReport::KonnectivityAgent(report) => report.summarize(now),
         }
     }
 }
@@ -330,12 +330,17 @@ fn append_problems(out: &mut String, report: &StatusReport, now: SystemTime) {
         ("Discovery and OpenAPI documents that could not be fetched or are invalid:", &report.document_problems),
         ("Warnings:", &report.registry_warnings),
     ] {
-        if !problems.is_empty() {
-            out.push_str(&format!("\n{head}\n"));
-        }
-        for problem in problems {
-            out.push_str(&format!("  {}\n", replace_control_characters(problem)));
-        }
+        append_lines(out, head, problems);
+    }
+}
+
+/// Appends a list with its heading, unless it is empty.
+fn append_lines(out: &mut String, head: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        out.push_str(&format!("\n{head}\n"));
+    }
+    for line in lines {
+        out.push_str(&format!("  {}\n", replace_control_characters(line)));
     }
 }
 

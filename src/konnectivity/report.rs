@@ -44,6 +44,8 @@ pub struct KonnectivityServerReport {
     pub failed_dials: Vec<FailureReport>,
     /// The last connections of agents and clients that were refused, the newest first.
     pub refused_connections: Vec<FailureReport>,
+    /// Errors of certificates and CA bundles that changed and are invalid; the last good ones are in use.
+    pub file_problems: Vec<String>,
 }
 
 /// An agent of a server.
@@ -108,6 +110,8 @@ pub struct KonnectivityAgentReport {
     pub stalled_tunnels: Vec<StalledTunnelReport>,
     /// The last failed and refused dials, the newest first.
     pub failed_dials: Vec<FailureReport>,
+    /// Errors of certificates, CA bundle and token that changed and are invalid: further connections to servers fail.
+    pub file_problems: Vec<String>,
 }
 
 /// A server of an agent.

@@ -8,8 +8,9 @@ use super::user_map::UserMap;
 /// A budget of bytes (or other units) for all users together. One user gets at most as much as then remains for all
 /// others (dynamic threshold): the first gets a half, the next a half of the rest, and so on.
 ///
-/// The users of a group, such as a control plane, together get at most as much as remains for all others, too. Users of
-/// the same name in different groups are different users.
+/// The users of a group, such as a control plane, together get at most twice as much as remains for all others: two thirds.
+/// With the same bound for both, one user could leave nothing for the others of its group. Users of the same name in
+/// different groups are different users.
 #[derive(Debug)]
 pub struct FairBudget {
     limit: usize,
@@ -17,6 +18,9 @@ pub struct FairBudget {
     users: UserMap<BudgetShare>,
     groups: UserMap<BudgetGroup>,
 }
+
+/// Bound of a group, in multiples of what remains for all others.
+const GROUP_FACTOR: usize = 2;
 
 /// One user's part of [`FairBudget`]; released when the last reference is dropped.
 #[derive(Debug)]
@@ -82,7 +86,10 @@ impl BudgetShare {
         let all = self.budget.used.fetch_add(more, Relaxed) + more;
         let own = self.used.fetch_add(more, Relaxed) + more;
         let group = self.group.as_ref().map_or(0, |group| group.used.fetch_add(more, Relaxed) + more);
-        let fits = all <= self.budget.limit && own + group <= self.budget.limit - all + more;
+        let fits = self.budget.limit.checked_sub(all).is_some_and(|rest| {
+            let rest = rest + more;
+            own <= rest && group <= rest.saturating_mul(GROUP_FACTOR)
+        });
         if !fits {
             self.release(more);
         }
@@ -164,12 +171,12 @@ mod tests {
         let most = |share: &BudgetShare| (0..1000).filter(|_| share.try_acquire(1)).count();
         let red: Vec<_> = (0..50).map(|number| shares.share_in(Some("red"), &format!("user-{number}"))).collect();
         let taken: Vec<usize> = red.iter().map(|share| most(share)).collect();
-        assert_eq!((taken[0], taken[1], taken.iter().sum::<usize>()), (21, 7, 32), "{taken:?}");
+        assert_eq!((taken[0], taken[1], taken.iter().sum::<usize>()), (32, 11, 43), "{taken:?}");
         // The same name elsewhere is another user.
         let (blue, own) = (shares.share_in(Some("blue"), "user-0"), shares.share_in(None, "user-0"));
-        assert_eq!((most(&blue), most(&own)), (11, 11));
+        assert_eq!((most(&blue), most(&own)), (11, 5));
         drop(red);
-        assert_eq!((most(&blue), shares.user_count()), (7, 2));
+        assert_eq!((most(&blue), shares.user_count()), (19, 2));
         drop((blue, own));
         assert_eq!((shares.user_count(), shares.groups.len(), shares.used()), (0, 0, 0));
     }

@@ -25,6 +25,7 @@ pub use field_reader::FieldReader;
 pub use file::atomic_write::{replace_file, write_new};
 pub(crate) use file::csv;
 pub use file::document::{ManifestDocument, is_json, parse_documents, read_text_file, read_text_with_metadata};
+pub use file::file_errors::FileErrors;
 pub use file::file_watcher::{FileWatcher, is_temporary_name};
 pub use file::watched_file::{OnFailure, ReloadReporter, WatchedFile, WatchedFileContent};
 pub use problem::{HelpTopic, Problem, Problems};

@@ -16,8 +16,8 @@ impl PageReport for KonnectivityAgentReport {
     const HEADING: &'static str = "Narthex Konnectivity agent";
     const LINKS: &'static [&'static str] = LINKS;
 
-    fn headline(&self, _: SystemTime) -> String {
-        self.summarize().line()
+    fn headline(&self, now: SystemTime) -> String {
+        self.summarize(now).line()
     }
 
     fn render_content(&self, now: SystemTime) -> String {
@@ -26,14 +26,14 @@ impl PageReport for KonnectivityAgentReport {
         let content = AgentContent {
             report: self,
             now,
-            summary: self.summarize(),
+            summary: self.summarize(now),
             attention: AttentionList::new(self.attention(now), now),
             servers,
         };
         content.render().unwrap_or_default()
     }
 
-    fn into_data(self, _: SystemTime) -> KonnectivityAgentReport {
+    fn with_verdict(self, _: SystemTime) -> KonnectivityAgentReport {
         self
     }
 }
@@ -93,6 +93,7 @@ mod tests {
                 ..StalledTunnelReport::default()
             }],
             failed_dials: vec![failure],
+            file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityAgentReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);

@@ -18,6 +18,7 @@ impl KonnectivityServerReport {
     /// What needs attention at `now`, failures first.
     pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
+        found.extend(file_failures(&self.file_problems, "the last good content is in use"));
         found.extend(self.missing_agent().map(|text| AttentionReport::failure("agents", "agents", text)));
         found.extend(self.stalled_tunnels.iter().map(|tunnel| stalled("agent", tunnel)));
         found.extend(self.pending_dials.iter().filter_map(|dial| slow_dial(dial, now)));
@@ -39,6 +40,7 @@ impl KonnectivityAgentReport {
     /// What needs attention at `now`, failures first.
     pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
+        found.extend(file_failures(&self.file_problems, "further connections to servers fail"));
         found.extend(self.missing_server().map(|text| AttentionReport::failure("servers", "servers", text)));
         // Without a server, that line has the last error.
         let shown = usize::from(self.failing && self.servers.is_empty());
@@ -55,6 +57,10 @@ fn shutdown(phase: &str) -> Option<AttentionReport> {
     (!matches!(phase, "" | "serving")).then(|| AttentionReport::failure("process", "process", text))
 }
 
+fn file_failures(problems: &[String], effect: &str) -> impl Iterator<Item = AttentionReport> {
+    problems.iter().map(move |problem| AttentionReport::failure("process", "file", format!("{problem} ({effect})")))
+}
+
 fn stalled(peer: &str, tunnel: &StalledTunnelReport) -> AttentionReport {
     let (id, size) = (tunnel.connection, format_bytes(tunnel.bytes));
     let text = format!("tunnel {id} of {peer} {}: {size} wait for the {}", tunnel.peer, tunnel.waits_for);
@@ -63,8 +69,17 @@ fn stalled(peer: &str, tunnel: &StalledTunnelReport) -> AttentionReport {
 
 fn slow_dial(dial: &PendingDialReport, now: SystemTime) -> Option<AttentionReport> {
     let text = format!("agent {} has not answered the dial", dial.agent_id);
-    (age(&dial.since, now) >= SLOW_DIAL)
-        .then(|| AttentionReport::warning("pending-dials", &dial.address, text).since(&dial.since))
+    is_slow(dial, now).then(|| AttentionReport::warning("pending-dials", &dial.address, text).since(&dial.since))
+}
+
+/// Whether the dial waits for its answer for too long.
+pub(super) fn is_slow(dial: &PendingDialReport, now: SystemTime) -> bool {
+    age(&dial.since, now) >= SLOW_DIAL
+}
+
+/// Failures that need attention.
+pub(super) fn recent(failures: &[FailureReport], now: SystemTime) -> impl Iterator<Item = &FailureReport> {
+    failures.iter().filter(move |failure| age(&failure.last, now) <= RECENT)
 }
 
 /// Recent failures as warnings.
@@ -74,7 +89,7 @@ fn failures(
     failures: &[FailureReport],
     now: SystemTime,
 ) -> impl Iterator<Item = AttentionReport> {
-    failures.iter().filter(move |failure| age(&failure.last, now) <= RECENT).map(move |failure| {
+    recent(failures, now).map(move |failure| {
         let FailureReport { last, count, reason, address, agent_id, error } = failure;
         let times = if *count > 1 { format!(" {count} times") } else { String::new() };
         let agent = if agent_id.is_empty() { String::new() } else { format!(" at agent {agent_id}") };
@@ -136,6 +151,7 @@ mod tests {
         let report = KonnectivityServerReport {
             phase: "draining".into(),
             ready: true,
+            file_problems: vec!["server.crt: expired".into()],
             agents: vec![ConnectedAgentReport {
                 agent_id: "node-1".into(),
                 draining: true,
@@ -165,6 +181,7 @@ mod tests {
             lines(&found),
             [
                 "failure process process: shutting down: draining",
+                "failure process file: server.crt: expired (the last good content is in use)",
                 "warning stalled-tunnels 10.1.0.3:443: tunnel 7 of agent node-1: 4.0 MiB wait for the client",
                 "warning pending-dials 10.1.0.1:443: agent node-1 has not answered the dial",
                 "warning failed-dials 10.1.0.4:443: dial failed 2 times, last 10s ago (error_response): refused",
@@ -173,7 +190,7 @@ mod tests {
                 "warning agents node-1: draining: chosen for a dial only if no other agent can be",
             ]
         );
-        assert_eq!(found[1].since, "2026-11-19T23:59:30Z");
+        assert_eq!(found[2].since, "2026-11-19T23:59:30Z");
         let empty = KonnectivityServerReport { phase: "serving".into(), ..KonnectivityServerReport::default() };
         assert_eq!(lines(&empty.attention(now())), ["failure agents agents: no agent is connected"]);
     }

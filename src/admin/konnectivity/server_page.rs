@@ -16,22 +16,22 @@ impl PageReport for KonnectivityServerReport {
     const HEADING: &'static str = "Narthex Konnectivity server";
     const LINKS: &'static [&'static str] = LINKS;
 
-    fn headline(&self, _: SystemTime) -> String {
-        self.summarize().line()
+    fn headline(&self, now: SystemTime) -> String {
+        self.summarize(now).line()
     }
 
     fn render_content(&self, now: SystemTime) -> String {
         let content = ServerContent {
             report: self,
             now,
-            summary: self.summarize(),
+            summary: self.summarize(now),
             attention: AttentionList::new(self.attention(now), now),
             agents: agents_in_order(&self.agents),
         };
         content.render().unwrap_or_default()
     }
 
-    fn into_data(self, _: SystemTime) -> KonnectivityServerReport {
+    fn with_verdict(self, _: SystemTime) -> KonnectivityServerReport {
         self
     }
 }
@@ -111,6 +111,7 @@ mod tests {
             }],
             failed_dials: vec![failure.clone()],
             refused_connections: vec![failure],
+            file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityServerReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);

@@ -1,16 +1,21 @@
 //! One-line summaries of Konnectivity servers and agents.
 
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
 use super::super::summary::{StatusSummary, plural};
-use crate::konnectivity::report::{KonnectivityAgentReport, KonnectivityServerReport};
+use super::attention::{is_slow, recent};
+use crate::konnectivity::report::{FailureReport, KonnectivityAgentReport, KonnectivityServerReport};
 
 impl KonnectivityServerReport {
-    /// Failures and warnings of the server.
-    pub fn summarize(&self) -> StatusSummary {
+    /// Failures and warnings of the server at `now`.
+    pub fn summarize(&self, now: SystemTime) -> StatusSummary {
         let mut summary = StatusSummary::default();
         if self.phase != "serving" {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_agent());
+        summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.agents.iter().map(|agent| agent.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.agents.len(), "agent", "agents"), plural(tunnels, "tunnel", "tunnels"));
@@ -19,6 +24,15 @@ impl KonnectivityServerReport {
             summary.warnings.push(format!("{} draining", plural(draining, "agent", "agents")));
         }
         summary.warnings.extend(describe_stalled(self.agents.iter().map(|agent| agent.stalled_tunnels).sum()));
+        let unanswered = self.pending_dials.iter().filter(|dial| is_slow(dial, now)).count();
+        if unanswered > 0 {
+            summary.warnings.push(format!("{} unanswered", plural(unanswered, "dial", "dials")));
+        }
+        summary.warnings.extend(describe_failed_dials(&self.failed_dials, now));
+        let refused = count_addresses(&self.refused_connections, now);
+        if refused > 0 {
+            summary.warnings.push(format!("connections from {} refused", plural(refused, "address", "addresses")));
+        }
         summary
     }
 
@@ -33,17 +47,19 @@ impl KonnectivityServerReport {
 }
 
 impl KonnectivityAgentReport {
-    /// Failures and warnings of the agent.
-    pub fn summarize(&self) -> StatusSummary {
+    /// Failures and warnings of the agent at `now`.
+    pub fn summarize(&self, now: SystemTime) -> StatusSummary {
         let mut summary = StatusSummary::default();
         if self.phase != "serving" {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_server());
+        summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.servers.iter().map(|server| server.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.servers.len(), "server", "servers"), plural(tunnels, "tunnel", "tunnels"));
         summary.warnings.extend(describe_stalled(self.servers.iter().map(|server| server.stalled_tunnels).sum()));
+        summary.warnings.extend(describe_failed_dials(&self.failed_dials, now));
         summary
     }
 
@@ -59,19 +75,35 @@ impl KonnectivityAgentReport {
     }
 }
 
+fn describe_failed_dials(dials: &[FailureReport], now: SystemTime) -> Option<String> {
+    let count = count_addresses(dials, now);
+    (count > 0).then(|| format!("dials of {} failed", plural(count, "target", "targets")))
+}
+
+/// Number of addresses with recent failures. How often each failed in that time is not recorded.
+fn count_addresses(failures: &[FailureReport], now: SystemTime) -> usize {
+    recent(failures, now).map(|failure| &failure.address).collect::<BTreeSet<_>>().len()
+}
+
 fn describe_stalled(count: usize) -> Option<String> {
     (count > 0).then(|| format!("{} stalled", plural(count, "tunnel", "tunnels")))
 }
 
+fn describe_file_problems(problems: &[String]) -> Option<String> {
+    (!problems.is_empty()).then(|| format!("{} in files", plural(problems.len(), "mistake", "mistakes")))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::konnectivity::report::{ConnectedServerReport, FailureReport};
+    use crate::konnectivity::report::{ConnectedAgentReport, ConnectedServerReport, PendingDialReport};
 
     #[test]
     fn konnectivity_server_without_agents_fails() {
         let report = KonnectivityServerReport { phase: "serving".into(), ..Default::default() };
-        assert_eq!(report.summarize().failures, ["no agent is connected"]);
+        assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).failures, ["no agent is connected"]);
     }
 
     #[test]
@@ -83,10 +115,56 @@ mod tests {
             failed_connections: vec![FailureReport { error: "refused".into(), ..FailureReport::default() }],
             ..KonnectivityAgentReport::default()
         };
-        assert_eq!(report.summarize().failures, ["no server is connected: refused"]);
+        assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).failures, ["no server is connected: refused"]);
         report.servers.push(ConnectedServerReport { server_id: "s".into(), tunnels: 1, ..Default::default() });
-        assert_eq!(report.summarize().failures, ["1 of 2 servers connected"]);
+        assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).failures, ["1 of 2 servers connected"]);
         report.known_servers = 1;
-        assert_eq!(report.summarize().line(), "OK: 1 server, 1 tunnel");
+        assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).line(), "OK: 1 server, 1 tunnel");
+    }
+
+    #[test]
+    fn konnectivity_summary_warns_of_recent_failures() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
+        let failure = |last: &str, address: &str, error: &str| FailureReport {
+            last: last.into(),
+            address: address.into(),
+            error: error.into(),
+            ..FailureReport::default()
+        };
+        let (old, recent) = ("2026-11-19T23:54:59Z", "2026-11-19T23:59:00Z");
+        let dial = |since: &str| PendingDialReport { since: since.into(), ..PendingDialReport::default() };
+        let mut report = KonnectivityServerReport {
+            phase: "serving".into(),
+            ready: true,
+            agents: vec![ConnectedAgentReport::default()],
+            failed_dials: vec![failure(old, "10.1.0.1:443", "refused")],
+            refused_connections: vec![failure(old, "10.0.0.1", "expired")],
+            pending_dials: vec![dial("2026-11-19T23:59:56Z")],
+            ..KonnectivityServerReport::default()
+        };
+        assert_eq!(report.summarize(now).line(), "OK: 1 agent, 0 tunnels");
+        report.failed_dials.push(failure(recent, "10.1.0.2:443", "refused"));
+        report.refused_connections.extend([
+            failure(recent, "10.0.0.2", "expired"),
+            failure(recent, "10.0.0.2", "unknown CA"),
+            failure(recent, "10.0.0.3", "expired"),
+        ]);
+        report.pending_dials.push(dial("2026-11-19T23:59:55Z"));
+        let summary = report.summarize(now);
+        assert_eq!(
+            (summary.line().as_str(), summary.class()),
+            (
+                "OK: 1 agent, 0 tunnels; 1 dial unanswered; dials of 1 target failed; connections from 2 addresses refused",
+                "warn"
+            )
+        );
+        let agent = KonnectivityAgentReport {
+            phase: "serving".into(),
+            known_servers: 1,
+            servers: vec![ConnectedServerReport::default()],
+            failed_dials: report.failed_dials,
+            ..KonnectivityAgentReport::default()
+        };
+        assert_eq!(agent.summarize(now).line(), "OK: 1 server, 0 tunnels; dials of 1 target failed");
     }
 }

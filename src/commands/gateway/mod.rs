@@ -28,7 +28,6 @@ mod worker_thread;
 
 use std::process::ExitCode;
 
-pub(super) use control::FileErrors;
 pub use gateway_handle::GatewayHandle;
 pub(super) use settings::EgressSettings;
 pub use start::{GatewayFiles, StartOptions, start};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::control::{CertificateSources, FileErrors, RegistryWarnings, UpstreamReadiness, delegate_condition};
+use super::control::{CertificateSources, RegistryWarnings, UpstreamReadiness, delegate_condition};
 use super::control_planes::{ControlPlane, ControlPlaneState, ControlPlaneTable};
 use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
@@ -23,7 +23,7 @@ use crate::observe::audit::AuditSinkStatus;
 use crate::observe::health::HealthChecks;
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::{CallStatus, EgressMetrics, Metrics};
-use crate::process::Published;
+use crate::process::{FileErrors, Published};
 use crate::registry::{ApiServiceBackend, DELEGATE, Registry};
 use crate::route::Route;
 

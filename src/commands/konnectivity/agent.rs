@@ -14,7 +14,7 @@ use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{KonnectivityAgentConfig, LeaseConfig};
-use crate::konnectivity::agent::{AgentSettings, AgentState, KonnectivityAgent, check_files};
+use crate::konnectivity::agent::{AgentSettings, AgentState, KonnectivityAgent, check_files, follow_files};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::listen::{bind, raise_descriptor_limit};
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -88,6 +88,7 @@ fn spawn_agent(
 ) -> Result<std::thread::JoinHandle<()>, Problems> {
     let run = async move || {
         let metrics = state.metrics.clone();
+        tokio::task::spawn_local(follow_files(settings.clone(), state.clone(), drain.clone()));
         let mut agent = KonnectivityAgent::new(settings, state);
         if let Some((api_server, LeaseConfig { settings, .. })) = leases {
             let counter = Rc::new(LeaseCounter::new(metrics));

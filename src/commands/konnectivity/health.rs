@@ -87,7 +87,9 @@ pub(super) fn spawn_admin<R: PageReport + 'static>(
             let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
             match is_read && LivePage::<R>::PATHS.contains(&request.uri().path()) {
                 true if !is_local => complete(remote_refusal().into_response()),
-                true => page.respond(request.uri().path()).unwrap_or_else(|| respond(request, &handler)),
+                true => {
+                    page.respond(request.uri().path(), request.headers()).unwrap_or_else(|| respond(request, &handler))
+                }
                 false => respond(request, &handler),
             }
         };
@@ -98,8 +100,8 @@ pub(super) fn spawn_admin<R: PageReport + 'static>(
 /// The status has addresses of targets: it is for the operator of this machine, and not for web pages there (DNS
 /// rebinding).
 fn remote_refusal() -> HealthResponse {
-    let text = "The status is for requests from the same machine, with a loopback name or the address of this listener \
-                as Host.\n";
+    let text = "forbidden: only local connections with Host localhost, a loopback address or this listener's address; use \
+                ssh -L\n";
     HealthResponse::text(StatusCode::FORBIDDEN, text)
 }
 
@@ -108,14 +110,14 @@ async fn accept(listener: TcpListener, respond: Responder) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot accept connections"),
     };
-    let places = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
-    while let Ok(place) = places.clone().acquire_owned().await {
+    let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
+    while let Ok(permit) = permits.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((socket, _)) => {
                 let respond = respond.clone();
                 tokio::task::spawn_local(async move {
                     serve(socket, respond).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,

@@ -32,7 +32,7 @@ use crate::kubeclient::KubeconfigSource;
 use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
-use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
+use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, configure_socket};
 use crate::tls::server::MutualTlsFiles;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,15 +194,16 @@ impl RunningServer {
         let accept_drain = drain.clone();
         let (agents, frontend) = (listeners.agents, listeners.frontend);
         spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
-        let files_drain = drain.clone();
+        let (files_drain, file_errors) = (drain.clone(), FileErrors::default());
+        let reporters = ["agents", "frontend"].map(|listener| file_errors.reporter(listener));
         spawn_thread("files", async move || {
-            let ignore = || Box::new(|_: &Problems| {});
+            let [on_agent_failure, on_frontend_failure] = reporters;
             let frontend = async {
                 if let Some(files) = frontend_files {
-                    files.follow(ignore(), files_drain.clone()).await;
+                    files.follow(on_frontend_failure, files_drain.clone()).await;
                 }
             };
-            tokio::join!(frontend, agent_files.follow(ignore(), files_drain.clone()));
+            tokio::join!(frontend, agent_files.follow(on_agent_failure, files_drain.clone()));
         })?;
         if let Some((api_server, config)) = leases.zip(config.leases) {
             threads.push(spawn_thread("leases", async move || {
@@ -215,7 +216,11 @@ impl RunningServer {
         let (mode, frontend) = (config.mode, &config.frontend);
         let listen = [describe_frontend(mode, frontend), format!("{agent_address} (agents)")];
         let by_page = server.clone();
-        let report = move || KonnectivityServerReport { listen: listen.to_vec(), ..by_page.report() };
+        let report = move || KonnectivityServerReport {
+            listen: listen.to_vec(),
+            file_problems: file_errors.current(),
+            ..by_page.report()
+        };
         health::spawn_admin(listeners.admin, report, Arc::new(move |request| respond_admin(&by_admin, request)))?;
         tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
         tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");
@@ -310,6 +315,7 @@ impl ListenerService {
                     let error = format!("TLS handshake failed: {}", crate::tls::describe_error(error));
                     self.server.record_refused_connection("client", remote, &error);
                 })?;
+                let Some(stream) = stream else { return Ok(()) };
                 Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0))).await;
                 Ok(())
             }
@@ -324,7 +330,8 @@ impl ListenerService {
     async fn serve_agent(self, socket: std::net::TcpStream) -> io::Result<()> {
         let remote = socket.peer_addr()?;
         match handshake(socket, &self.agent_tls).await {
-            Ok(stream) => Box::pin(serve_agent_connection(self.server, stream, remote)).await,
+            Ok(None) => {}
+            Ok(Some(stream)) => Box::pin(serve_agent_connection(self.server, stream, remote)).await,
             Err(error) => {
                 let error = crate::tls::describe_error(&error);
                 tracing::warn!(%remote, error, "TLS handshake with an agent failed");
@@ -355,13 +362,23 @@ fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
+/// `None` if the peer closes the connection before its first byte, as TCP probes of load balancers do.
 async fn handshake(
     socket: std::net::TcpStream,
     tls: &TlsReader,
-) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+) -> io::Result<Option<tokio_rustls::server::TlsStream<TcpStream>>> {
     let socket = TcpStream::from_std(socket)?;
-    let config = tls.load().as_ref().clone();
-    timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(socket)).await?
+    let shake_hands = async {
+        match socket.peek(&mut [0]).await {
+            Ok(0) => return Ok(None),
+            // Some probes end with a reset.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            _ => {}
+        }
+        let config = tls.load().as_ref().clone();
+        TlsAcceptor::from(config).accept(socket).await.map(Some)
+    };
+    timeout(HANDSHAKE_TIMEOUT, shake_hands).await?
 }
 
 fn describe_frontend(mode: FrontendMode, frontend: &FrontendAddress) -> String {

@@ -14,7 +14,7 @@ use super::users::Users;
 use super::worker::Socks5Worker;
 use super::{Socks5Files, connection};
 use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
-use crate::commands::gateway::{EgressSettings, FileErrors, egress_report, remote_call_report};
+use crate::commands::gateway::{EgressSettings, egress_report, remote_call_report};
 use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
@@ -24,7 +24,7 @@ use crate::observe::access::{AccessLog, TunnelAccessLog};
 use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, WatchedFile};
+use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, WatchedFile};
 
 /// Time for aborted connections to write their records.
 const CUT_GRACE: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::{replace_control_characters, table};
+use super::{append_lines, replace_control_characters, table};
 use crate::admin::{StatusReport, format_bytes};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, StalledTunnelReport,
@@ -11,7 +11,7 @@ use crate::konnectivity::report::{
 /// The report of a server as tables.
 pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &report.summarize().line(),
+        &report.summarize(now).line(),
         &format!(
             "Narthex {}, Konnectivity server {}, {}, up {}, listening on {}",
             report.version,
@@ -21,6 +21,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
             report.listen.join(", "),
         ),
     );
+    append_lines(&mut out, "Mistakes in files; the last good content is in use:", &report.file_problems);
     let mut columns =
         vec!["AGENT", "IDENTIFIERS", "STATE", "TUNNELS", "STALLED", "PENDING", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some(["REMOTE", "PROGRAM", "FLOW CONTROL"]).into_iter().flatten());
@@ -67,7 +68,7 @@ pub(super) fn server_refusals(report: &KonnectivityServerReport, now: SystemTime
 /// The report of an agent as tables.
 pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
-        &report.summarize().line(),
+        &report.summarize(now).line(),
         &format!(
             "Narthex {}, Konnectivity agent {}, {}, up {}, {} to targets, {} pending",
             report.version,
@@ -78,6 +79,7 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             plural(usize::try_from(report.pending_dials).unwrap_or(usize::MAX), "dial"),
         ),
     );
+    append_lines(&mut out, "Mistakes in files; further connections to servers fail:", &report.file_problems);
     let mut columns = vec!["SERVER", "ADDRESS", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some("FLOW CONTROL"));
     let rows = report.servers.iter().map(|server| {
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(
             server_tables(&report, now(), false),
             "\
-OK: 1 agent, 3 tunnels; 1 tunnel stalled
+OK: 1 agent, 3 tunnels; 1 tunnel stalled; 1 dial unanswered; dials of 1 target failed; connections from 1 address refused
 Narthex 0.1.0, Konnectivity server server-1, serving, up 60m, listening on /run/front.sock (grpc), 0.0.0.0:8132 (agents)
 
 AGENT    IDENTIFIERS   STATE     TUNNELS   STALLED   PENDING   SENT      RECEIVED   SINCE

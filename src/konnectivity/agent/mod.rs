@@ -4,10 +4,14 @@ mod alert_stream;
 mod connect_error;
 mod connection;
 mod endpoint;
+mod files;
 mod servers;
+mod settings;
 mod state;
 #[cfg(test)]
 pub(super) mod test_support;
 
-pub use servers::{AgentSettings, KonnectivityAgent, ServerAddress, ServerCountSource, check_files};
+pub use files::{check_files, follow_files};
+pub use servers::KonnectivityAgent;
+pub use settings::{AgentSettings, ServerAddress, ServerCountSource};
 pub use state::AgentState;

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,14 +15,15 @@ use tokio_rustls::TlsConnector;
 use super::alert_stream::AlertStream;
 use super::connect_error::ServerConnectError;
 use super::connection::{AgentMetadata, ServerStream, send_drain};
+use super::files::{client_config, read_token};
+use super::settings::{AgentSettings, ServerCountSource};
 use super::state::AgentState;
 use crate::egress::DestinationPattern;
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
-use crate::process::{Drain, Problem, Problems, ShutdownPhase, configure_socket};
-use crate::tls::client::{ClientSettings, build_config, server_name};
-use crate::tls::{Bundle, KeyPair, PairFiles};
+use crate::process::{Drain, ShutdownPhase, configure_socket};
+use crate::tls::client::server_name;
 
 /// Time for TCP and TLS handshakes with a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,58 +32,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DUPLICATE_DELAY: Duration = Duration::from_secs(30);
 /// How often a draining agent looks whether its last connection has ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Address of one or several servers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerAddress {
-    /// A DNS name or an IP address.
-    pub host: String,
-    /// The port for agents.
-    pub port: u16,
-}
-
-/// Settings of an agent.
-#[derive(Clone, Debug)]
-pub struct AgentSettings {
-    /// `--agent-id`.
-    pub agent_id: String,
-    /// `--agent-identifiers`, valid.
-    pub identifiers: String,
-    /// `--proxy-server-host` and `--proxy-server-port`.
-    pub servers: Vec<ServerAddress>,
-    /// `--ca-cert`; none for the system's roots.
-    pub ca_file: Option<PathBuf>,
-    /// `--agent-cert` and `--agent-key`.
-    pub pair: Option<PairFiles>,
-    /// `--alpn-proto`, beside h2.
-    pub alpn: Vec<String>,
-    /// `--service-account-token-path`.
-    pub token_file: Option<PathBuf>,
-    /// `--allow-destinations`; empty allows all.
-    pub allow: Vec<DestinationPattern>,
-    /// `--sync-interval`.
-    pub sync_interval: Duration,
-    /// `--sync-interval-cap`.
-    pub sync_interval_cap: Duration,
-    /// `--sync-forever`.
-    pub sync_forever: bool,
-    /// `--keepalive-time`.
-    pub keepalive: Duration,
-    /// `--graceful-shutdown-timeout`.
-    pub drain_timeout: Duration,
-    /// `--server-count-source`.
-    pub server_count_source: ServerCountSource,
-}
-
-/// From what an agent that counts Leases knows the number of servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerCountSource {
-    /// From the Leases.
-    #[default]
-    Default,
-    /// From the Leases, or from what servers tell, whichever is more.
-    Max,
-}
 
 /// A Konnectivity agent.
 pub struct KonnectivityAgent {
@@ -326,43 +274,4 @@ impl KonnectivityAgent {
             ))
         })
     }
-}
-
-/// Reads the files that the settings name, as each connection does.
-///
-/// # Errors
-/// All problems with them.
-pub fn check_files(settings: &AgentSettings) -> Result<(), Problems> {
-    let mut problems = Problems::default();
-    problems.collect(client_config(settings));
-    if let Some(path) = &settings.token_file
-        && let Err(failure) = read_token(path)
-    {
-        problems.0.push(Problem::new("--service-account-token-path", failure));
-    }
-    problems.into_result(())
-}
-
-fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::ClientConfig>, Problem> {
-    let ca_bundle = match &settings.ca_file {
-        Some(path) => {
-            let pem = std::fs::read(path)
-                .map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
-            Some(Bundle::from_pem(&pem, path.display())?)
-        }
-        None => None,
-    };
-    let identity = settings.pair.as_ref().map(KeyPair::load).transpose()?.map(Arc::new);
-    let alpn = std::iter::once(b"h2".to_vec()).chain(settings.alpn.iter().map(|name| name.clone().into_bytes()));
-    build_config(&ClientSettings { ca_bundle, insecure_skip_verify: false, identity, alpn: alpn.collect() })
-}
-
-fn read_token(path: &std::path::Path) -> Result<String, ServerConnectError> {
-    let token = std::fs::read_to_string(path);
-    let token = token.map_err(|error| ServerConnectError(format!("{} cannot be read: {error}", path.display())))?;
-    let token = token.trim();
-    if token.is_empty() {
-        return Err(ServerConnectError(format!("{} is empty", path.display())));
-    }
-    Ok(token.to_owned())
 }

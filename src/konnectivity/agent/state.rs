@@ -14,6 +14,7 @@ use crate::konnectivity::report::{
     AGENT_ROLE, ConnectedServerReport, KonnectivityAgentReport, MAX_LISTED, StalledTunnelReport, format_time,
 };
 use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::process::FileErrors;
 
 /// The connections of an agent, its counters and its last failures.
 pub struct AgentState {
@@ -26,6 +27,8 @@ pub struct AgentState {
     streams: Mutex<BTreeMap<String, ServerConnection>>,
     pub(super) failed_connections: RecentFailures,
     pub(super) failed_dials: RecentFailures,
+    /// Errors of files that changed.
+    pub(super) file_errors: FileErrors,
     is_failing: AtomicBool,
     is_draining: AtomicBool,
 }
@@ -47,6 +50,7 @@ impl AgentState {
             streams: Mutex::default(),
             failed_connections: RecentFailures::default(),
             failed_dials: RecentFailures::default(),
+            file_errors: FileErrors::default(),
             is_failing: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
         })
@@ -119,6 +123,7 @@ impl AgentState {
             endpoint_connections: self.metrics.endpoint_connections.load(Relaxed),
             stalled_tunnels,
             failed_dials: self.failed_dials.report(),
+            file_problems: self.file_errors.current(),
         }
     }
 }

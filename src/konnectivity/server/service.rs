@@ -201,7 +201,7 @@ impl KonnectivityServer {
         self.backends.all().iter().map(|backend| backend.report()).collect()
     }
 
-    /// The state of the server, but for its listeners.
+    /// The state of the server, but for its listeners and files.
     pub fn report(&self) -> KonnectivityServerReport {
         let backends = self.backends.all();
         let mut pending_dials: Vec<_> = backends.iter().flat_map(|backend| backend.report_pending()).collect();
@@ -223,6 +223,7 @@ impl KonnectivityServer {
             stalled_tunnels: stalled.take(MAX_LISTED).collect(),
             failed_dials: self.failed_dials.report(),
             refused_connections: self.refused_connections.report(),
+            file_problems: Vec::new(),
         }
     }
 

@@ -167,14 +167,10 @@ struct ResponseStatus {
 struct EmptyMetadata {}
 
 impl AuditEvent {
-    /// Whose share of a queue the event takes: that of the authenticated user, who is another one in each control
-    /// plane. Empty if there is none.
-    pub(super) fn owner(&self) -> Cow<'_, str> {
-        let user = self.facts.user.as_deref().map_or("", |user| &user.name);
-        match &self.facts.control_plane {
-            Some(control_plane) => format!("{control_plane}\0{user}").into(),
-            None => user.into(),
-        }
+    /// Key of the queue share: control plane and user. Users of the same name in different control planes are different
+    /// users. The name of the user is empty if there is none.
+    pub(super) fn owner(&self) -> (&Option<Arc<str>>, &str) {
+        (&self.facts.control_plane, self.facts.user.as_deref().map_or("", |user| &user.name))
     }
 
     /// Approximate memory use, queued and when serialized.

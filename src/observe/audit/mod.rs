@@ -7,6 +7,7 @@
 mod audit_context;
 mod body;
 mod event;
+mod fair_queue;
 mod log;
 mod policy;
 mod queue;

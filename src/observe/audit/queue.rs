@@ -1,9 +1,7 @@
 //! Queue of events for a sink, bounded in number and bytes: a blocked sink causes dropped events, never delays.
 //!
-//! Each user has a share. When the queue is full, only users above their fair share lose events, newest first. Events
-//! are taken in turns of about equal cost per user (deficit round robin).
+//! [`FairQueue`] shares it between control planes and users.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,49 +9,21 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::event::AuditEvent;
-
-/// Cost of the events taken in one user's turn, in bytes.
-const TURN_QUANTUM: i64 = 64 << 10;
+use super::fair_queue::{FairQueue, Usage};
 
 /// Events of one sink. Taken events count until their [`EventBatch`] is dropped.
 pub(super) struct AuditQueue {
-    state: Mutex<QueueState>,
-    max_events: usize,
-    max_bytes: usize,
+    state: Mutex<FairQueue>,
+    limit: Usage,
     dropped: AtomicU64,
     /// Number of waiting events at which `wake` is called again, after the first event.
     wake_threshold: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-#[derive(Default)]
-struct QueueState {
-    users: HashMap<Arc<str>, UserQueue>,
-    /// Users with waiting events, in the order of their turns.
-    turns: VecDeque<Arc<str>>,
-    waiting: usize,
-    events: usize,
-    bytes: usize,
-    /// The number of the next event.
-    next: u64,
-}
-
-/// Events of one user.
-#[derive(Default)]
-struct UserQueue {
-    waiting: VecDeque<(u64, Arc<AuditEvent>)>,
-    /// Waiting and taken events.
-    events: usize,
-    bytes: usize,
-    /// Remaining cost of this turn; negative after an event that cost more than a turn.
-    credit: i64,
-    has_turn: bool,
-}
-
 /// A batch of taken events, which count until this is dropped.
 pub(super) struct EventBatch {
     pub(super) events: Vec<Arc<AuditEvent>>,
-    bytes: usize,
     queue: Arc<AuditQueue>,
 }
 
@@ -64,27 +34,24 @@ impl AuditQueue {
         enough: usize,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Arc<AuditQueue> {
-        let (held, dropped) = (Mutex::default(), AtomicU64::new(0));
         Arc::new(AuditQueue {
-            state: held,
-            max_events: most_events,
-            max_bytes: most_bytes,
-            dropped,
+            state: Mutex::default(),
+            limit: Usage { events: most_events, bytes: most_bytes },
+            dropped: AtomicU64::new(0),
             wake_threshold: enough,
             wake: Box::new(wake),
         })
     }
 
-    /// Appends `event`. Returns the number of lost events: this one if its user has a fair share of a full queue,
-    /// otherwise those of users with more than a fair share.
+    /// Appends `event`. Returns the number of lost events: this one if its control plane and user have a fair share of a
+    /// full queue, otherwise those of others with more than a fair share.
     pub(super) fn push(&self, event: &Arc<AuditEvent>) -> usize {
-        let (owner, bytes) = (event.owner(), event.weight());
         let mut held = self.state.lock();
-        let (has_room, mut lost) = held.make_room(&owner, bytes, self.max_events, self.max_bytes);
+        let (has_room, mut lost) = held.make_room(event, self.limit);
         let mut wakes = false;
         if has_room {
-            held.append(&owner, event.clone(), bytes);
-            wakes = held.waiting == 1 || held.waiting == self.wake_threshold;
+            held.append(event);
+            wakes = held.waiting() == 1 || held.waiting() == self.wake_threshold;
         } else {
             lost += 1;
         }
@@ -98,51 +65,21 @@ impl AuditQueue {
         lost
     }
 
-    /// Takes waiting events, at most `most` and `most_bytes` but at least one: in order for each user, and with about
-    /// equal cost per user.
+    /// Takes waiting events, at most `most` and `most_bytes` but at least one: in the order in which they were appended,
+    /// and with about equal cost per control plane, then per user.
     pub(super) fn take(self: &Arc<AuditQueue>, most: usize, most_bytes: usize) -> EventBatch {
-        let (mut events, mut bytes) = (Vec::new(), 0);
-        let mut held = self.state.lock();
-        let QueueState { users, turns, waiting, .. } = &mut *held;
-        'turns: while let Some(user) = turns.pop_front() {
-            let Some(share) = users.get_mut(&user) else { continue };
-            if share.credit <= 0 {
-                share.credit += TURN_QUANTUM;
-            }
-            while share.credit > 0
-                && let Some((_, event)) = share.waiting.front()
-            {
-                let weight = event.weight();
-                if events.len() >= most || !events.is_empty() && bytes + weight > most_bytes {
-                    turns.push_front(user);
-                    break 'turns;
-                }
-                bytes += weight;
-                share.credit -= i64::try_from(weight).unwrap_or(i64::MAX);
-                events.extend(share.waiting.pop_front());
-                *waiting -= 1;
-            }
-            share.has_turn = !share.waiting.is_empty();
-            if share.has_turn {
-                turns.push_back(user);
-            } else {
-                share.credit = 0;
-            }
-        }
-        drop(held);
-        events.sort_unstable_by_key(|(number, _)| *number);
-        let events = events.into_iter().map(|(_, event)| event).collect();
-        EventBatch { events, bytes, queue: self.clone() }
+        let events = self.state.lock().take(Usage { events: most, bytes: most_bytes });
+        EventBatch { events, queue: self.clone() }
     }
 
     /// Number of waiting events.
     pub(super) fn waiting(&self) -> usize {
-        self.state.lock().waiting
+        self.state.lock().waiting()
     }
 
     /// Number of waiting and taken events.
     pub(super) fn pending(&self) -> usize {
-        self.state.lock().events
+        self.state.lock().usage().events
     }
 
     /// Number of events dropped so far.
@@ -151,79 +88,9 @@ impl AuditQueue {
     }
 }
 
-impl QueueState {
-    /// Makes room for an event of `user`, unless the user's own events fill the queue. Returns whether there is room,
-    /// and the number of dropped events of other users.
-    fn make_room(&mut self, user: &str, bytes: usize, most_events: usize, most_bytes: usize) -> (bool, usize) {
-        let mut dropped = 0;
-        loop {
-            let too_many = self.events >= most_events;
-            if !too_many && self.bytes + bytes <= most_bytes {
-                return (true, dropped);
-            }
-            let own = self.users.get(user);
-            let users = self.users.len() + usize::from(own.is_none());
-            // Compare by the exhausted limit: number of events or bytes.
-            let size = |share: &UserQueue| if too_many { share.events } else { share.bytes };
-            let (fair, more) = if too_many { (most_events / users, 1) } else { (most_bytes / users, bytes) };
-            if own.map_or(0, size) + more > fair {
-                return (false, dropped);
-            }
-            let largest = self.users.iter_mut().filter(|(_, share)| size(share) > fair && !share.waiting.is_empty());
-            let Some((name, largest)) = largest.max_by_key(|(_, share)| size(share)) else { return (false, dropped) };
-            if let Some((_, event)) = largest.waiting.pop_back() {
-                let weight = event.weight();
-                largest.events -= 1;
-                largest.bytes -= weight;
-                self.waiting -= 1;
-                self.events -= 1;
-                self.bytes -= weight;
-                dropped += 1;
-                // Who holds nothing has no share, or those of others would be smaller.
-                if largest.events == 0 {
-                    let name = name.clone();
-                    self.users.remove(&name);
-                    self.turns.retain(|turn| *turn != name);
-                }
-            }
-        }
-    }
-
-    fn append(&mut self, user: &str, event: Arc<AuditEvent>, bytes: usize) {
-        if !self.users.contains_key(user) {
-            self.users.insert(user.into(), UserQueue::default());
-        }
-        let Some((name, _)) = self.users.get_key_value(user) else { return };
-        let name = name.clone();
-        let Some(share) = self.users.get_mut(user) else { return };
-        share.waiting.push_back((self.next, event));
-        share.events += 1;
-        share.bytes += bytes;
-        if !std::mem::replace(&mut share.has_turn, true) {
-            self.turns.push_back(name);
-        }
-        self.next += 1;
-        self.waiting += 1;
-        self.events += 1;
-        self.bytes += bytes;
-    }
-}
-
 impl Drop for EventBatch {
     fn drop(&mut self) {
-        let mut held = self.queue.state.lock();
-        held.events -= self.events.len();
-        held.bytes -= self.bytes;
-        for event in &self.events {
-            let owner = event.owner();
-            if let Some(share) = held.users.get_mut(&*owner) {
-                share.events -= 1;
-                share.bytes -= event.weight();
-                if share.events == 0 {
-                    held.users.remove(&*owner);
-                }
-            }
-        }
+        self.queue.state.lock().release(&self.events);
     }
 }
 
@@ -311,7 +178,7 @@ mod tests {
 
     /// User and path of each event.
     fn names(taken: &EventBatch) -> Vec<String> {
-        taken.events.iter().map(|event| format!("{}{}", event.owner(), event.facts.uri.path())).collect()
+        taken.events.iter().map(|event| format!("{}{}", event.owner().1, event.facts.uri.path())).collect()
     }
 
     #[test]
@@ -328,7 +195,48 @@ mod tests {
         };
         assert_eq!([count(Some("red")), count(Some("blue")), count(None)], [30, 30, 30]);
         drop(events);
-        assert!(queue.state.lock().users.is_empty());
+        assert!(queue.state.lock().is_empty());
+    }
+
+    #[test]
+    fn audit_queue_control_plane_with_many_users_takes_only_its_share() {
+        let queue = AuditQueue::new(1000, usize::MAX, 1000, || {});
+        let red = |user: usize| queue.push(&AuditEvent::for_control_plane("red", &format!("user-{user}")));
+        assert_eq!((0..3000).map(red).sum::<usize>(), 2000);
+        let blue = AuditEvent::for_control_plane("blue", "jane");
+        // Up to half of the queue each event replaces one of the other control plane, then none.
+        assert_eq!((0..500).map(|_| queue.push(&blue)).sum::<usize>(), 500);
+        let count = |name: &str, events: &EventBatch| {
+            events.events.iter().filter(|event| event.facts.control_plane.as_deref() == Some(name)).count()
+        };
+        assert_eq!(queue.state.lock().user_usage(Some("blue"), "jane").events, 500);
+        assert_eq!([queue.push(&blue), red(3000)], [1, 1]);
+        assert_eq!(queue.state.lock().user_usage(Some("blue"), "jane").events, 500);
+        // Another user of the same control plane has a share of that of the control plane.
+        let bob = AuditEvent::for_control_plane("blue", "bob");
+        assert_eq!((0..250).map(|_| queue.push(&bob)).sum::<usize>(), 250);
+        let held = ["jane", "bob"].map(|user| queue.state.lock().user_usage(Some("blue"), user).events);
+        assert_eq!(held, [250, 250]);
+        let all = queue.take(1000, usize::MAX);
+        assert_eq!([count("red", &all), count("blue", &all)], [500, 500]);
+        drop(all);
+        assert!(queue.state.lock().is_empty() && queue.pending() == 0);
+    }
+
+    #[test]
+    fn audit_queue_control_plane_with_many_users_does_not_delay_another() {
+        let queue = AuditQueue::new(10_000, usize::MAX, 10_000, || {});
+        for user in 0..5000 {
+            queue.push(&AuditEvent::for_control_plane("red", &format!("user-{user}")));
+        }
+        let blue = AuditEvent::for_control_plane("blue", "jane");
+        for _ in 0..5000 {
+            queue.push(&blue);
+        }
+        let batch = queue.take(1000, usize::MAX);
+        let count = batch.events.iter().filter(|event| event.facts.control_plane.as_deref() == Some("blue")).count();
+        let turn = (64 << 10) / blue.weight() + 1;
+        assert!(count.abs_diff(500) <= turn, "{count} of 1000, {turn} in a turn");
     }
 
     #[test]
@@ -343,7 +251,7 @@ mod tests {
             assert_eq!(queue.push(&AuditEvent::for_user("jane", "/a", 0)), 1);
         }
         assert_eq!((queue.dropped(), queue.pending()), (250, 100));
-        let count = |user: &str| queue.state.lock().users[user].events;
+        let count = |user: &str| queue.state.lock().user_usage(None, user).events;
         assert_eq!([count("mallory"), count("jane")], [50, 50]);
         assert_eq!(queue.push(&AuditEvent::for_user("jane", "/a", 0)), 1);
         assert_eq!(queue.push(&flood), 1);
@@ -361,7 +269,7 @@ mod tests {
         drop(taken);
         assert_eq!(queue.push(&flood), 0);
         drop(queue.take(100, usize::MAX));
-        assert!(queue.state.lock().users.is_empty() && queue.pending() == 0);
+        assert!(queue.state.lock().is_empty() && queue.pending() == 0);
     }
 
     #[test]
@@ -373,15 +281,14 @@ mod tests {
         }
         let small = AuditEvent::for_user("jane", "/a", 0);
         let mut pushed = 0;
-        while queue.state.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight()
-            <= 10 * large.weight()
-        {
+        while queue.state.lock().user_usage(None, "jane").bytes + small.weight() <= 10 * large.weight() {
             queue.push(&small);
             pushed += 1;
         }
         let held = queue.state.lock();
-        assert_eq!((held.users["jane"].events, held.users["mallory"].events), (pushed, 10));
-        assert!(held.bytes <= 20 * large.weight());
+        let events = |user: &str| held.user_usage(None, user).events;
+        assert_eq!((events("jane"), events("mallory")), (pushed, 10));
+        assert!(held.usage().bytes <= 20 * large.weight());
     }
 
     #[test]
@@ -390,10 +297,7 @@ mod tests {
         let queue = AuditQueue::new(10_000, large.weight() + small.weight(), 1000, || {});
         assert_eq!([queue.push(&large), queue.push(&small)], [0, 0]);
         assert_eq!(queue.push(&AuditEvent::for_user("bob", "/b", 0)), 1);
-        let held = queue.state.lock();
-        let users: std::collections::BTreeSet<&str> = held.users.keys().map(|user| &**user).collect();
-        assert_eq!(users, ["bob", "jane"].into());
-        assert_eq!(held.turns.iter().map(|user| &**user).collect::<Vec<_>>(), ["jane", "bob"]);
+        assert_eq!(queue.state.lock().users(), (vec!["jane", "bob"], 2));
     }
 
     #[test]

@@ -61,6 +61,11 @@ async fn konnectivity_status_shows_agents_tunnels_and_refusals() {
     let mut refused = String::new();
     request(&server, "192.0.2.1:443").await.read_to_string(&mut refused).await.unwrap();
     assert!(refused.starts_with("HTTP/1.1 502 "), "{refused}");
+    // Probes of load balancers send nothing; they close the connection, some of them with a reset.
+    for linger in [None, Some(Duration::ZERO)] {
+        let probe = std::net::TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server.agent_port))).unwrap();
+        socket2::SockRef::from(&probe).set_linger(linger).unwrap();
+    }
     // It speaks no TLS.
     let stranger = std::net::TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server.agent_port))).unwrap();
     std::io::Write::write_all(&mut &stranger, b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -82,10 +87,12 @@ async fn konnectivity_status_shows_agents_tunnels_and_refusals() {
     let is_refusal = |dial: &Value| dial["reason"] == "error_response" && dial["address"] == "192.0.2.1:443";
     assert!(failed.as_array().unwrap().iter().any(is_refusal), "{report:#}");
     assert_eq!(report["refusedConnections"][0]["reason"], "agent");
+    assert_eq!(report["refusedConnections"].as_array().unwrap().len(), 1, "{report:#}");
 
     let (text, is_ok) = narthex_status(server.admin, &["--fail"]);
     println!("{text}");
-    assert!(is_ok && text.starts_with("OK: 1 agent, 1 tunnel; 1 tunnel stalled\nNarthex "), "{text}");
+    assert!(is_ok && text.starts_with("OK: 1 agent, 1 tunnel; 1 tunnel stalled; "), "{text}");
+    assert!(text.contains("; dials of 1 target failed; connections from 1 address refused\nNarthex "), "{text}");
     for words in ["Konnectivity server server, serving", "\nAGENT ", "STALLED TUNNEL", "FAILED DIAL", "REFUSED CONN"] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -63,7 +63,10 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
     let text = page.text();
-    assert!(text.contains("<title>Narthex Konnectivity server: OK: 1 agent, 1 tunnel</title>"), "{text}");
+    assert!(
+        text.contains("<title>Narthex Konnectivity server: OK: 1 agent, 1 tunnel; dials of 1 target failed</title>"),
+        "{text}"
+    );
     assert!(text.contains("&#60;i&#62;node-1<span class=\"dim\">host=node-1</span>"), "{text}");
     assert!(text.contains("<td data-label=\"Tunnels\" class=\"n\">1</td>"), "{text}");
     assert!(text.contains("192.0.2.1:443") && text.contains("<td data-label=\"Reason\">error_response</td>"), "{text}");
@@ -71,7 +74,10 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     assert!(text.contains("Needs attention") && text.contains("dial failed at agent"), "{text}");
 
     let text = get_admin(agent_admin, "/", &[]).await.text();
-    assert!(text.contains("<title>Narthex Konnectivity agent: OK: 1 server, 1 tunnel</title>"), "{text}");
+    assert!(
+        text.contains("<title>Narthex Konnectivity agent: OK: 1 server, 1 tunnel; dials of 1 target failed</title>"),
+        "{text}"
+    );
     assert!(text.contains("192.0.2.1:443") && text.contains("not among --allow-destinations"), "{text}");
     assert!(text.contains("<div><dt>Connections to targets</dt><dd>1</dd></div>"), "{text}");
 }
@@ -93,6 +99,10 @@ async fn konnectivity_status_refused_to_web_pages() {
         }
     }
     assert_eq!(get_admin(server.admin, "/events", &[("host", "rebound.example")]).await.status, 403);
+    for admin in [server.admin, agent_admin] {
+        let response = get_admin(admin, "/events", &[("sec-fetch-site", "cross-site")]).await;
+        assert_eq!(response.status, 403, "{}", response.text());
+    }
     // The paths of the reference respond to all.
     for host in ["localhost", "rebound.example"] {
         for (path, status) in [("/metrics", 200), ("/debug/pprof", 404), ("/nothing", 404)] {
@@ -121,12 +131,37 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     events.wait_for(|content| content.contains("not among --allow-destinations")).await;
 
     let mut agent_events = EventStream::open(admin_address(agent_admin)).await;
-    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel<")).await;
+    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
     server.process.signal("TERM");
     let content = events.wait_for(|content| content.contains("shutting down: draining")).await;
     assert!(content.contains("node-1<span"), "{content}");
-    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel<")).await;
+    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
     drop((tunnel, agent));
     // The process ends.
     while events.next().await.is_some() {}
+}
+
+/// The files of a server and an agent have errors: both say so until the files are valid again.
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_status_shows_errors_of_changed_files_until_corrected() {
+    let environment = new_environment();
+    let server = ServerProcess::start(&environment, "grpc").await;
+    let (_agent, agent_admin) = start_agent(&environment, "node-1", &server);
+    server.wait_for_agents(1).await;
+    for (admin, file, effect) in [
+        (server.admin, "konnectivity.crt", "(the last good content is in use)"),
+        (agent_admin, "agent.crt", "(further connections to servers fail)"),
+    ] {
+        assert_eq!(get_admin(admin, "/status.json", &[]).await.json()["fileProblems"], serde_json::json!([]));
+        let path = environment.path(file);
+        let valid = std::fs::read(&path).unwrap();
+        std::fs::write(&path, "no certificate").unwrap();
+        let mut events = EventStream::open(admin_address(admin)).await;
+        let content = events.wait_for(|content| content.contains("id=\"attention\"")).await;
+        assert!(content.contains("data-announce>1 mistake in files<") && content.contains(effect), "{content}");
+        let report = get_admin(admin, "/status.json", &[]).await.json();
+        assert!(report["fileProblems"][0].as_str().unwrap().contains(file), "{report:#}");
+        std::fs::write(&path, valid).unwrap();
+        events.wait_for(|content| !content.contains("id=\"attention\"")).await;
+    }
 }

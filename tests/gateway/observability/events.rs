@@ -46,10 +46,14 @@ async fn events_show_unavailable_backend_with_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_refused_to_foreign_hosts_and_other_methods() {
+async fn events_are_refused_to_foreign_hosts_origins_and_other_methods() {
     let environment = TestEnvironment::new();
     let gateway = environment.start_gateway(&[]);
     assert_eq!(admin_request(&gateway, get("/events", &[("host", "evil.example.com")])).await.status, 403);
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        let events = EventStream::open_with(gateway.admin, &[("sec-fetch-site", site)]).await;
+        assert_eq!(events.status, status, "{site}");
+    }
     assert_eq!(admin_request(&gateway, request(Method::POST, "/events", &[], "")).await.status, 405);
 }
 

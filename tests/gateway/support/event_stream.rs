@@ -18,10 +18,17 @@ pub(crate) struct EventStream {
 
 impl EventStream {
     pub(crate) async fn open(admin: SocketAddr) -> EventStream {
+        EventStream::open_with(admin, &[]).await
+    }
+
+    /// The same, with more request headers.
+    pub(crate) async fn open_with(admin: SocketAddr, more: &[(&str, &str)]) -> EventStream {
         let socket = TcpStream::connect(admin).await.unwrap();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
         tokio::spawn(connection);
-        let response = sender.send_request(get("/events", &[("host", &admin.to_string())])).await.unwrap();
+        let host = admin.to_string();
+        let headers: Vec<_> = more.iter().copied().chain([("host", &*host)]).collect();
+        let response = sender.send_request(get("/events", &headers)).await.unwrap();
         let status = response.status().as_u16();
         if status == 200 {
             assert_eq!(response.headers()["content-type"], "text/event-stream");

@@ -17,7 +17,6 @@ use std::sync::mpsc::Sender;
 pub(super) use self::certificate_expiry::CertificateSources;
 pub(super) use self::observers::delegate_condition;
 pub(super) use self::tasks::ControlTasks;
-pub(in crate::commands) use self::tasks::FileErrors;
 pub(super) use self::upstream_readiness::{UpstreamReadiness, readiness_check};
 pub(super) use self::warnings::RegistryWarnings;
 

@@ -1,14 +1,10 @@
 //! Tasks of the control thread, and files that are followed by one: while a file has errors, its last good value is in
 //! use.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::egress::{Dialer, EgressConfigFile, EgressRoutes};
-use crate::process::{Drain, OnFailure, Published, Publisher, WatchedFile, WatchedFileContent};
+use crate::process::{Drain, FileErrors, OnFailure, Published, Publisher, WatchedFile, WatchedFileContent};
 use crate::registry::{ApiService, Delegate, SidecarUpstreams, UpstreamFiles};
 
 /// Tasks to run on the control thread.
@@ -105,40 +101,3 @@ macro_rules! followed {
 }
 
 followed!(Delegate => ApiService, UpstreamFiles => SidecarUpstreams, EgressConfigFile => EgressRoutes);
-
-/// The current errors by purpose of the file. Clones share the state.
-#[derive(Clone, Default)]
-pub(in crate::commands) struct FileErrors(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
-
-impl FileErrors {
-    /// A callback that sets the errors of the file `what`; an empty list clears them.
-    pub(in crate::commands) fn reporter(&self, what: &'static str) -> OnFailure {
-        let all = self.0.clone();
-        Box::new(move |problems| {
-            let problems = problems.0.iter().map(ToString::to_string).collect();
-            all.lock().insert(what, problems);
-        })
-    }
-
-    /// All current errors.
-    pub(in crate::commands) fn current(&self) -> Vec<String> {
-        self.0.lock().values().flatten().cloned().collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::{Problem, Problems};
-
-    #[test]
-    fn file_errors_cleared_after_fix() {
-        let errors = FileErrors::default();
-        let (one, other) = (errors.reporter("one"), errors.reporter("other"));
-        one(&Problem::new("a", "b").into());
-        other(&Problem::new("c", "d").into());
-        assert_eq!(errors.current(), ["a: b", "c: d"]);
-        one(&Problems::default());
-        assert_eq!(errors.current(), ["c: d"]);
-    }
-}

@@ -8,9 +8,9 @@ use arc_swap::ArcSwap;
 
 use super::prefix_tree::{AmbiguousSegment, PrefixTree};
 use crate::availability::AvailabilityMap;
-use crate::commands::gateway::control::FileErrors;
 use crate::commands::gateway::state::GatewayState;
 use crate::config::control_planes::ControlPlaneSelector;
+use crate::process::FileErrors;
 use crate::process::{Drainer, Published};
 use crate::registry::Registry;
 
