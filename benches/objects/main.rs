@@ -16,6 +16,9 @@
 //! one core, the load to another. CPU time is that of all server processes, as counted by the kernel; ratios are of
 //! medians measured side by side. Both write each change to the disk before they acknowledge it.
 
+// One future on the stack at a time may be large.
+#![allow(clippy::large_futures)]
+
 #[path = "../compare/backend.rs"]
 mod backend;
 mod client;
