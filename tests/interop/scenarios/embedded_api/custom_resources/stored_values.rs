@@ -59,8 +59,11 @@ pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnviro
         }
         if read == expected { Ok(()) } else { Err(format!("{read:#}\n{expected:#}")) }
     });
-    let objects = cluster.endpoint.get(Some(admin), &format!("/apis/{GROUP}/v1/noxus")).unwrap().json();
-    assert_eq!(objects["items"].as_array().map(Vec::len), Some(3), "{objects}");
+    // 429 while it reads the objects of the changed definition.
+    eventually("kube-apiserver to list the objects of that definition", || {
+        let objects = cluster.endpoint.get(Some(admin), &format!("/apis/{GROUP}/v1/noxus"))?.json();
+        if objects["items"].as_array().map(Vec::len) == Some(3) { Ok(()) } else { Err(objects.to_string()) }
+    });
     println!("stored-values: {} keys with their values", found.len());
 }
 
