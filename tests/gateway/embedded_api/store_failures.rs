@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use http::Method;
 use serde_json::json;
 
 use crate::support::client::{Client, admin_request, get, request};
-use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
-use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
+use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json, start_on_small_disk};
+use crate::support::fixtures::{TestEnvironment, eventually, run_narthex};
 
 /// The store of a gateway that has ended, with one ConfigMap in it.
 async fn closed_store() -> (TestEnvironment, PathBuf) {
@@ -133,11 +132,7 @@ async fn check_reports_flags_and_store_of_embedded_api_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_is_503_and_reads_go_on() {
     let environment = TestEnvironment::new();
-    // A limit of the size of files, which is no signal: as a full disk.
-    let mut program = Command::new("/bin/bash");
-    let line = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" gateway \"$@\"";
-    program.args(["-c", line, env!("CARGO_BIN_EXE_narthex")]);
-    let gateway = GatewayProcess::spawn(program, &environment.gateway_arguments(&["--embedded-api"]), &[]);
+    let gateway = start_on_small_disk(&environment);
     let admin = environment.issue_user("admin", &["system:masters"]);
     let client = Client::http2(&environment, &gateway, Some(&admin)).await;
     let object = |name: &str| json!({"metadata": {"name": name}, "data": {"k": "x".repeat(200_000)}});

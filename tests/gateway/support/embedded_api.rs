@@ -1,5 +1,7 @@
 //! A gateway with the embedded API server, and its administrator as client.
 
+use std::process::Command;
+
 use http::Method;
 use serde_json::Value;
 
@@ -8,6 +10,14 @@ use crate::support::fixtures::{CertKeyPair, GatewayProcess, TestEnvironment};
 
 /// ConfigMaps in the namespace `default`, which exists from the start.
 pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Starts an embedded API server whose files may have 1 MiB. The limit is no signal: writes fail as on a full disk.
+pub(crate) fn start_on_small_disk(environment: &TestEnvironment) -> GatewayProcess {
+    let mut program = Command::new("/bin/bash");
+    let line = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" gateway \"$@\"";
+    program.args(["-c", line, env!("CARGO_BIN_EXE_narthex")]);
+    GatewayProcess::spawn(program, &environment.gateway_arguments(&["--embedded-api"]), &[])
+}
 
 /// One test's embedded API server. It ends with the value.
 pub(crate) struct EmbeddedApiFixture {

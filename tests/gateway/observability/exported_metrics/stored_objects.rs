@@ -1,7 +1,5 @@
 //! A gateway with the embedded API server: stored objects, their watches, a conversion webhook, a full disk.
 
-use std::process::Command;
-
 use http::Method;
 use serde_json::json;
 
@@ -9,8 +7,8 @@ use super::requests::{metrics_of, metrics_with};
 use crate::embedded_api::conversion_webhooks::{V1, V2, create, definition, establish, route_v1};
 use crate::support::client::{Client, get, next_chunk};
 use crate::support::conversion_webhook::ConversionWebhook;
-use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
-use crate::support::fixtures::{GatewayProcess, TestEnvironment};
+use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json, start_on_small_disk};
+use crate::support::fixtures::TestEnvironment;
 
 pub(super) async fn embedded_api() -> String {
     let api = EmbeddedApiFixture::start(&[]);
@@ -29,11 +27,7 @@ pub(super) async fn embedded_api() -> String {
 /// Writes that the disk has no room for.
 pub(super) async fn full_disk() -> String {
     let environment = TestEnvironment::new();
-    let mut program = Command::new("/bin/bash");
-    // A limit of the size of files, which is no signal: as a full disk.
-    let line = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" gateway \"$@\"";
-    program.args(["-c", line, env!("CARGO_BIN_EXE_narthex")]);
-    let gateway = GatewayProcess::spawn(program, &environment.gateway_arguments(&["--embedded-api"]), &[]);
+    let gateway = start_on_small_disk(&environment);
     let admin = environment.issue_user("admin", &["system:masters"]);
     let client = Client::http2(&environment, &gateway, Some(&admin)).await;
     let mut is_refused = false;
