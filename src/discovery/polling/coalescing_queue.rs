@@ -42,48 +42,48 @@ impl<K, V> Drop for SenderGuard<K, V> {
 
 /// Creates an empty queue.
 pub(in crate::discovery) fn coalescing_queue<K, V>() -> (CoalescingSender<K, V>, CoalescingReceiver<K, V>) {
-    let orders = CoalescingState { keys: VecDeque::new(), jobs: HashMap::new(), closed: false };
-    let inner = Arc::new(CoalescingQueue { state: Mutex::new(orders), available: Condvar::new() });
+    let state = CoalescingState { keys: VecDeque::new(), jobs: HashMap::new(), closed: false };
+    let inner = Arc::new(CoalescingQueue { state: Mutex::new(state), available: Condvar::new() });
     (CoalescingSender(Arc::new(SenderGuard(inner.clone()))), CoalescingReceiver(inner))
 }
 
 impl<K: Clone + Eq + Hash, V> CoalescingSender<K, V> {
     /// Sends a job, replacing any earlier one of `key`. Does not block.
-    pub(in crate::discovery) fn send(&self, key: K, order: V) {
+    pub(in crate::discovery) fn send(&self, key: K, job: V) {
         let inner = &self.0.0;
-        let mut orders = inner.state.lock();
-        let before = orders.jobs.insert(key.clone(), order);
-        if before.is_none() {
-            orders.keys.push_back(key);
+        let mut state = inner.state.lock();
+        let replaced = state.jobs.insert(key.clone(), job);
+        if replaced.is_none() {
+            state.keys.push_back(key);
         }
-        drop(orders);
+        drop(state);
         inner.available.notify_one();
     }
 
-    /// Removes the jobs of keys for which `stays` is false.
-    pub(in crate::discovery) fn retain(&self, stays: impl Fn(&K) -> bool) {
-        let mut orders = self.0.0.state.lock();
-        orders.keys.retain(&stays);
-        orders.jobs.retain(|key, _| stays(key));
+    /// Removes the jobs of keys for which `keep` is false.
+    pub(in crate::discovery) fn retain(&self, keep: impl Fn(&K) -> bool) {
+        let mut state = self.0.0.state.lock();
+        state.keys.retain(&keep);
+        state.jobs.retain(|key, _| keep(key));
     }
 }
 
 impl<K: Eq + Hash, V> CoalescingReceiver<K, V> {
     /// Receives the next job; blocks. `None` when the queue is closed and empty.
     pub(in crate::discovery) fn recv(&self) -> Option<(K, V)> {
-        let mut orders = self.0.state.lock();
+        let mut state = self.0.state.lock();
         loop {
-            if let Some(key) = orders.keys.pop_front() {
+            if let Some(key) = state.keys.pop_front() {
                 // Every key in the list has a job.
-                match orders.jobs.remove(&key) {
-                    Some(order) => return Some((key, order)),
+                match state.jobs.remove(&key) {
+                    Some(job) => return Some((key, job)),
                     None => continue,
                 }
             }
-            if orders.closed {
+            if state.closed {
                 return None;
             }
-            self.0.available.wait(&mut orders);
+            self.0.available.wait(&mut state);
         }
     }
 }
@@ -94,27 +94,27 @@ mod tests {
 
     #[test]
     fn coalescing_queue_keeps_newest_of_each_key_in_order() {
-        let (giver, waiting) = coalescing_queue();
+        let (sender, receiver) = coalescing_queue();
         for number in 0..100 {
-            giver.send("a", number);
-            giver.send("b", number);
+            sender.send("a", number);
+            sender.send("b", number);
         }
-        assert_eq!(waiting.recv(), Some(("a", 99)));
-        giver.send("a", 100);
-        giver.send("c", 1);
-        giver.retain(|key| *key != "c");
-        drop(giver);
-        assert_eq!([waiting.recv(), waiting.recv(), waiting.recv()], [Some(("b", 99)), Some(("a", 100)), None]);
+        assert_eq!(receiver.recv(), Some(("a", 99)));
+        sender.send("a", 100);
+        sender.send("c", 1);
+        sender.retain(|key| *key != "c");
+        drop(sender);
+        assert_eq!([receiver.recv(), receiver.recv(), receiver.recv()], [Some(("b", 99)), Some(("a", 100)), None]);
     }
 
     #[test]
     fn coalescing_queue_wakes_receiver_on_send_and_close() {
-        let (giver, waiting) = coalescing_queue();
-        let carried = std::thread::spawn(move || std::iter::from_fn(|| waiting.recv()).collect::<Vec<_>>());
-        giver.send(1, "one");
-        drop(giver.clone());
-        giver.send(2, "two");
-        drop(giver);
-        assert_eq!(carried.join().unwrap(), [(1, "one"), (2, "two")]);
+        let (sender, receiver) = coalescing_queue();
+        let received = std::thread::spawn(move || std::iter::from_fn(|| receiver.recv()).collect::<Vec<_>>());
+        sender.send(1, "one");
+        drop(sender.clone());
+        sender.send(2, "two");
+        drop(sender);
+        assert_eq!(received.join().unwrap(), [(1, "one"), (2, "two")]);
     }
 }
