@@ -124,6 +124,20 @@ impl Job {
         }
     }
 
+    /// What the reference's client gets through the reference's server and agent.
+    pub(crate) fn print_reference(&self, figures: &[JobFigures]) {
+        let title = format!("{}, its client", self.title);
+        match self.kind {
+            JobKind::Dials => {
+                println!("{title:34} {:10.2}   a second", median(figures, &|it| self.count as f64 / it.seconds));
+            }
+            JobKind::Download | JobKind::Upload => {
+                println!("{title:34} {:10.2}   MB/s", median(figures, &JobFigures::megabytes_per_second));
+            }
+            _ => {}
+        }
+    }
+
     /// One line for each figure, with a column for each of `figures`.
     pub(crate) fn print(&self, figures: &[Vec<JobFigures>], is_of_clients: bool) {
         let row = |what: &str, figure: &dyn Fn(&JobFigures) -> f64| {
