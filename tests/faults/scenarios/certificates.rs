@@ -155,10 +155,13 @@ async fn rotate_request_header_ca(stage: &mut Stage, load: &RunningLoad) {
     replace_backends(stage, load, both).await;
     let spec = CertificateSpec::client("narthex-front-proxy", &["rotated"]);
     let issued = stage.environment.request_header_ca.issue(&spec, SystemTime::now()).unwrap();
+    let log_length = stage.gateway.log_length();
     stage.environment.write_pair("front-proxy", &issued);
-    // These trust the new authority alone: an answer of theirs shows that the new pair is in use.
+    // As an operator does: the old authority goes once the gateway says that it uses the new pair. Another rotation's
+    // line does not count, nor that of a pair whose key is not written yet.
+    stage.gateway.wait_for_log_after(log_length, &["client certificate reloaded", "front-proxy.crt"]).await;
+    // These trust the new authority alone.
     let new = start_backends(&stage.environment, &stage.ledger).await;
-    stage.gateway.wait_for_log(&["front-proxy.crt"]).await;
     replace_backends(stage, load, new).await;
 }
 
