@@ -318,6 +318,7 @@ impl GatewayProcess {
     }
 
     /// Number of log lines so far.
+    #[allow(dead_code, reason = "the tests of faults log the same more than once")]
     pub(crate) fn log_length(&self) -> usize {
         self.log.lock().unwrap().len()
     }
