@@ -34,6 +34,30 @@ pub struct WorkerBackend {
     response_headers: Rc<ResponseHeaderPolicy>,
 }
 
+/// Gives backends as new requests get them.
+pub trait BackendSource {
+    /// The backend of `target` with the client certificate of now; `None` if it cannot be reached safely.
+    fn current(&self, target: &RouteTarget) -> Option<Rc<WorkerBackend>>;
+}
+
+/// The backend for retries of a request: the gateway's client certificate may change while the request is in flight, and
+/// the backend no longer trust the one before.
+pub struct BackendRenewal<'w> {
+    /// Gives the backend.
+    pub source: &'w dyn BackendSource,
+    /// What the request is sent to.
+    pub target: RouteTarget,
+}
+
+impl BackendRenewal<'_> {
+    /// The backend of now if its connections are not shared with `before`. It has the same members.
+    pub(super) fn renewed(&self, before: &WorkerBackend) -> Option<Rc<WorkerBackend>> {
+        let current = self.source.current(&self.target)?;
+        let mut pairs = current.members.iter().zip(&before.members);
+        pairs.any(|(now, before)| !Rc::ptr_eq(&now.endpoint, &before.endpoint)).then_some(current)
+    }
+}
+
 pub(super) struct BackendMember {
     pub(super) endpoint: Rc<Endpoint>,
     pub(super) metrics: Rc<metrics::EndpointMetrics>,

@@ -30,7 +30,7 @@ pub async fn fetch(
     *request.uri_mut() = uri.clone();
     let replay = RequestReplay { method: Method::GET, uri, headers: HeaderMap::new(), forwarded_headers };
     let scope = RetryScope::StaleConnection;
-    let plan = RetryPlan { scope, replay: Some(replay), source: None, is_long_running: false };
+    let plan = RetryPlan { scope, replay: Some(replay), source: None, is_long_running: false, renewal: None };
     let sent = send_with_retries(request, &plan, backend, |_| ()).await;
     let (index, sent) = sent.map_err(|failure| {
         backend.record_failure(&failure);

@@ -20,7 +20,7 @@ mod upgrade;
 mod user_headers;
 mod watch_framing;
 
-pub use backend::{WorkerBackend, endpoint_key, transport_security};
+pub use backend::{BackendRenewal, BackendSource, WorkerBackend, endpoint_key, transport_security};
 pub(crate) use copy_bidirectional::{CopyError, TunnelBytes, copy_bidirectional};
 pub use endpoint_watches::ApiServiceState;
 pub use fetch::fetch;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Request;
 use http::uri::PathAndQuery;
 
+use super::backend::BackendRenewal;
 use super::forwarded_headers::ForwardedHeaders;
 use super::long_running_responses::LongRunningResponses;
 use super::response_body::InflightPermits;
@@ -32,6 +33,8 @@ pub struct OutboundRequest<'o> {
     pub timeout: Option<Duration>,
     /// Circuit permit; held until the response head.
     pub circuit_permit: Option<Box<CircuitPermit>>,
+    /// The backend for retries.
+    pub renewal: BackendRenewal<'o>,
     /// How the response is relayed.
     pub relay: RelayOptions<'o>,
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use http::{HeaderMap, Method, Request, Uri};
 
-use super::backend::WorkerBackend;
+use super::backend::{BackendRenewal, WorkerBackend};
 use super::error_response::ForwardError;
 use super::forwarded_headers::ForwardedHeaders;
 use super::load_balance::PickRequest;
@@ -46,6 +46,8 @@ pub(super) struct RetryPlan<'o> {
     /// Source of its body; `None` without a body.
     pub(super) source: Option<Rc<RequestBodySource>>,
     pub(super) is_long_running: bool,
+    /// The backend of retries; `None` for the same one.
+    pub(super) renewal: Option<BackendRenewal<'o>>,
 }
 
 /// What is needed to recreate a request for a retry. Most headers of a request are the gateway's: only the client's are
@@ -88,9 +90,17 @@ pub(super) async fn send_with_retries(
     // A long-running request is not retried for a short silence.
     let repeatable = !plan.is_long_running && plan.scope.includes_stale_connections();
     let mut attempts = FailedAttempts::default();
+    let mut renewed = None;
     let mut next = Some(request);
     while !attempts.limit_reached() {
         let Some(request) = next.take() else { break };
+        if attempts.retry_reason.is_some() && renewed.is_none() {
+            renewed = plan.renewal.as_ref().and_then(|renewal| renewal.renewed(backend));
+            if renewed.is_some() {
+                attempts.forget_members();
+            }
+        }
+        let backend = renewed.as_deref().unwrap_or(backend);
         let Some((index, endpoint)) = backend.pick(&attempts.failed, &attempts.doubtful, pick) else { break };
         if let Some(reason) = attempts.retry_reason.take() {
             retried(reason);
@@ -129,6 +139,12 @@ impl Default for FailedAttempts {
 impl FailedAttempts {
     fn limit_reached(&self) -> bool {
         self.count >= MAX_ATTEMPTS || self.stale_connections >= MAX_STALE_CONNECTIONS
+    }
+
+    /// Forgets which members failed: with another client certificate they may not.
+    fn forget_members(&mut self) {
+        self.failed.clear();
+        self.doubtful.clear();
     }
 
     /// Records that the attempt at member `index` failed. Returns the request of the next attempt, if there may be one.

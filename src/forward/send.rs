@@ -79,6 +79,7 @@ pub async fn send(
     let PreparedRequest { request, mut plan, is_safe } =
         prepare(parts, source, path_and_query, &forwarded_headers, backend)?;
     plan.is_long_running = deadline.is_none();
+    plan.renewal = Some(outbound.renewal);
     if let Some(circuit_permit) = &outbound.circuit_permit {
         circuit_permit.mark_sent();
     }
@@ -149,7 +150,11 @@ fn prepare<'o>(
         headers: parts.headers,
         forwarded_headers,
     });
-    Ok(PreparedRequest { request, plan: RetryPlan { scope, replay, source, is_long_running: false }, is_safe })
+    Ok(PreparedRequest {
+        request,
+        plan: RetryPlan { scope, replay, source, is_long_running: false, renewal: None },
+        is_safe,
+    })
 }
 
 impl ResponseRelay<'_> {

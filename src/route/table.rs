@@ -349,10 +349,10 @@ impl RouteTarget {
         &self.route
     }
 
-    /// The circuit permit of the request until its response head, if the circuit is not closed. Dropping an unused
-    /// target returns it.
-    pub fn circuit_permit(self) -> Option<Box<CircuitPermit>> {
-        self.circuit_permit
+    /// Takes the circuit permit of the request until its response head, if the circuit is not closed. Dropping an
+    /// unused target returns it.
+    pub fn take_circuit_permit(&mut self) -> Option<Box<CircuitPermit>> {
+        self.circuit_permit.take()
     }
 
     /// The resolved endpoints.

@@ -1,5 +1,7 @@
 //! The client certificate presented to backends, reloaded when its files change.
 
+use std::sync::Arc;
+
 use rustls::pki_types::UnixTime;
 
 use super::key_pair::{KeyPair, PairFiles};
@@ -32,6 +34,9 @@ impl ClientIdentity {
         while self.follower.changed_before_end(&mut drain).await {
             let Some(pair) = reporter.report(KeyPair::load(&self.files).map_err(Problems::from)) else { continue };
             if pair != **self.publisher.reader().load() {
+                let pair = Arc::new(pair);
+                // Before it is logged: an operator who reads the line may withdraw the trust in the old pair.
+                self.publisher.publish(pair.clone());
                 tracing::info!(
                     files = pair.place(),
                     subject = pair.info().subject,
@@ -40,7 +45,6 @@ impl ClientIdentity {
                 );
                 warn_of_usage(&pair);
                 warn_of_early(&pair);
-                self.publisher.publish(pair.into());
             }
         }
     }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""lossy_link.py NEAR FAR PID: a network link that loses and delays packets.
+"""lossy_link.py NEAR FAR NUMBER PID: a network link that loses and delays packets.
 
-NEAR and FAR are the addresses of its ends. FAR is in the network namespace of process PID. Each line on standard input
-is "LOSS DELAY": percent of lost packets, and milliseconds that each packet takes. Ends with its standard input.
+NEAR and FAR are the addresses of its ends. FAR is in the network namespace of process PID. The devices are named
+nearNUMBER and farNUMBER, so that there may be several links. Each line on standard input is "LOSS DELAY": percent of
+lost packets, and milliseconds that each packet takes. Ends with its standard input.
 
 tc's netem does the same where the kernel has it; TUN devices are in nearly every kernel.
 """
@@ -37,17 +38,18 @@ def set_up(prefix, name, own, peer):
 
 
 def main():
-    near_address, far_address, pid = sys.argv[1:]
-    near, far = open_tun("near"), open_tun("far")
-    subprocess.run(["ip", "link", "set", "far", "netns", pid], check=True)
-    set_up([], "near", near_address, far_address)
-    set_up(["nsenter", f"--net=/proc/{pid}/ns/net"], "far", far_address, near_address)
+    near_address, far_address, number, pid = sys.argv[1:]
+    near_name, far_name = "near" + number, "far" + number
+    near, far = open_tun(near_name), open_tun(far_name)
+    subprocess.run(["ip", "link", "set", far_name, "netns", pid], check=True)
+    set_up([], near_name, near_address, far_address)
+    set_up(["nsenter", f"--net=/proc/{pid}/ns/net"], far_name, far_address, near_address)
     print("ready", flush=True)
 
     opposite = {near: far, far: near}
     loss, delay = 0.0, 0.0
-    # (time, number, device, packet); the number keeps the order of packets that are due together.
-    due, number = [], 0
+    # (time, position, device, packet); the position keeps the order of packets that are due together.
+    due, position = [], 0
     command = b""
     while True:
         timeout = max(0.0, due[0][0] - time.monotonic()) if due else None
@@ -69,8 +71,8 @@ def main():
             except BlockingIOError:
                 continue
             if random.random() >= loss:
-                number += 1
-                heapq.heappush(due, (time.monotonic() + delay, number, opposite[device], packet))
+                position += 1
+                heapq.heappush(due, (time.monotonic() + delay, position, opposite[device], packet))
         now = time.monotonic()
         while due and due[0][0] <= now:
             _, _, device, packet = heapq.heappop(due)

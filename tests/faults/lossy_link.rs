@@ -2,21 +2,24 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::isolation;
 
-/// This side's address of the link.
-pub(crate) const NEAR: &str = "10.78.0.1";
-/// The other side's, in a network namespace of its own.
-pub(crate) const FAR: &str = "10.78.0.2";
+/// Numbers the links, which have their addresses and devices by it.
+static NEXT_NUMBER: AtomicU8 = AtomicU8::new(0);
 
 /// A running link; both ends go with it.
 pub(crate) struct LossyLink {
+    /// This side's address.
+    pub(crate) near: Ipv4Addr,
+    /// The other side's, in a network namespace of its own.
+    far: Ipv4Addr,
     /// Keeps the far namespace.
     holder: Child,
     relay: Child,
@@ -25,6 +28,8 @@ pub(crate) struct LossyLink {
 
 impl LossyLink {
     pub(crate) fn start() -> LossyLink {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (near, far) = (Ipv4Addr::new(10, 78, number, 1), Ipv4Addr::new(10, 78, number, 2));
         // They end with their standard input, which is this process's.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
@@ -35,14 +40,14 @@ impl LossyLink {
         wait_until_ready(&mut holder);
         let mut relay = Command::new("python3")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/lossy_link.py"))
-            .args([NEAR, FAR, &holder.id().to_string()])
+            .args([near.to_string(), far.to_string(), number.to_string(), holder.id().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         wait_until_ready(&mut relay);
         let commands = Mutex::new(relay.stdin.take().unwrap());
-        LossyLink { holder, relay, commands }
+        LossyLink { near, far, holder, relay, commands }
     }
 
     /// Loses so many of a hundred packets, and delays each by so many milliseconds. A hundred is a partition.
@@ -52,7 +57,8 @@ impl LossyLink {
 
     /// A socket that listens on the far side.
     pub(crate) fn listen(&self, port: u16) -> tokio::net::TcpListener {
-        let listener = self.on_far_side(move || std::net::TcpListener::bind((FAR, port)).unwrap());
+        let address = (self.far, port);
+        let listener = self.on_far_side(move || std::net::TcpListener::bind(address).unwrap());
         listener.set_nonblocking(true).unwrap();
         tokio::net::TcpListener::from_std(listener).unwrap()
     }

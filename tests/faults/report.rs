@@ -59,12 +59,13 @@ fn is_excused(cause: &str, excused: &str) -> bool {
     cause.strip_prefix(excused).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// Prints the table as Markdown.
-pub(crate) fn print() {
-    let rows = ROWS.lock().unwrap();
+/// Prints the table as Markdown, in the order of `names`.
+pub(crate) fn print(names: &[&str]) {
+    let mut rows = ROWS.lock().unwrap();
     if rows.is_empty() {
         return;
     }
+    rows.sort_by_key(|(name, _)| names.iter().position(|other| other == name));
     println!("| Fault | Sent | Failed | Wrong | Longest, s | Memory, MiB | Descriptors | Causes of failures; notes |");
     println!("|---|---|---|---|---|---|---|---|");
     for (name, row) in rows.iter() {

@@ -413,11 +413,11 @@ impl AuthenticationConfigWatcher {
             let Some(configuration) = reporter.report(loaded) else { continue };
             let before = self.jwt.issuers.get();
             let (now, keepers) = Issuers::new(configuration, Some(&before));
-            let file = self.source.file().unwrap_or(Path::new("")).display();
-            tracing::info!(%file, issuers = now.list.len(), "authentication configuration reloaded");
             tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.source == task.origin));
             start(&mut tasks, keepers);
+            let (file, issuers) = (self.source.file().unwrap_or(Path::new("")).display(), now.list.len());
             self.publisher.publish(Arc::new(now));
+            tracing::info!(%file, issuers, "authentication configuration reloaded");
         }
     }
 }

@@ -48,8 +48,9 @@ impl<T: WatchedFileContent> WatchedFile<T> {
         let mut readings = ReloadReporter::new(T::UNUSABLE, on_failure);
         while self.watcher.changed_before_end(&mut drain).await {
             if let Some(read) = readings.report(T::read(&self.path)) {
+                let read = Arc::new(read);
+                publisher.publish(read.clone());
                 read.log_reload(&self.path);
-                publisher.publish(Arc::new(read));
             }
         }
     }

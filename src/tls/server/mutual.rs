@@ -55,8 +55,8 @@ impl MutualTlsFiles {
         let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         while self.watcher.changed_before_end(&mut drain).await {
             if let Some(config) = reporter.report(load(&self.settings)) {
-                tracing::info!(files = self.settings.pair.place(), "serving certificate reloaded");
                 self.publisher.publish(Arc::new(config));
+                tracing::info!(files = self.settings.pair.place(), "serving certificate reloaded");
             }
         }
     }

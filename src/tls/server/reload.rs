@@ -164,8 +164,13 @@ impl ServingFiles {
     }
 
     fn publish_update(&self, loaded: ServingSnapshot, publishers: &ServingPublishers) {
-        let before = publishers.in_use.reader().load();
-        for now in loaded.in_use.iter().filter(|now| !before.contains(now)) {
+        let before = publishers.in_use.reader().get();
+        // Trust first: a client that is offered a new CA in the handshake must find it trusted.
+        publishers.trust.publish(loaded.trust.into());
+        publishers.config.publish(Arc::new(loaded.config));
+        let in_use = Arc::new(loaded.in_use);
+        publishers.in_use.publish(in_use.clone());
+        for now in in_use.iter().filter(|now| !before.contains(now)) {
             tracing::info!(
                 file = %now.file.display(),
                 flag = now.flag,
@@ -174,9 +179,5 @@ impl ServingFiles {
                 "certificates reloaded"
             );
         }
-        // Trust first: a client that is offered a new CA in the handshake must find it trusted.
-        publishers.trust.publish(loaded.trust.into());
-        publishers.config.publish(Arc::new(loaded.config));
-        publishers.in_use.publish(loaded.in_use.into());
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::flapping::TakenCore;
-use crate::lossy_link::{LossyLink, NEAR};
+use crate::lossy_link::LossyLink;
 use crate::measured_load::Credentials;
 use crate::report::FaultRow;
 use crate::stage::Stage;
@@ -177,7 +177,7 @@ pub(crate) async fn watches_with_core_taken() -> FaultRow {
 pub(crate) async fn vanished_clients() -> FaultRow {
     let link = LossyLink::start();
     let mut stage = Stage::start(&["--bind-address=0.0.0.0", "--idle-timeout=20s", "--read-header-timeout=20s"]).await;
-    let near = std::net::SocketAddr::new(NEAR.parse().unwrap(), stage.gateway.address.port());
+    let near = std::net::SocketAddr::new(link.near.into(), stage.gateway.address.port());
     stage.gateway.address.set_ip("127.0.0.1".parse().unwrap());
     let load = stage.start_load().await;
     let pair = pair_of(&stage);

@@ -37,10 +37,14 @@ fn only_long() -> Option<String> {
     (!crate::is_long()).then(|| "takes minutes: only with NARTHEX_TEST_FAULTS=long".to_owned())
 }
 
+/// The faults that take longest are first, so that none of them is left for the end.
 pub(crate) const ALL: [Scenario; 19] = [
-    scenario!("packet loss and delay", missing_link, network::loss_and_delay),
+    scenario!("flapping reviewer", nothing_missing, flapping::reviewer),
     scenario!("partition of two of three endpoints", missing_link, network::partition_of_two),
+    scenario!("soak", nothing_missing, soak::soak),
     scenario!("partition of all endpoints", missing_link, network::partition_of_all),
+    scenario!("rotation of every certificate", nothing_missing, certificates::rotate_all),
+    scenario!("packet loss and delay", missing_link, network::loss_and_delay),
     scenario!("half-open endpoints", missing_link, network::half_open_endpoints),
     scenario!("half-open clients", missing_link_or_short, clients::vanished_clients),
     scenario!("full disk", missing_namespaces, storage::full_disk),
@@ -48,15 +52,12 @@ pub(crate) const ALL: [Scenario; 19] = [
     scenario!("no descriptors left", nothing_missing, restart::no_descriptors),
     scenario!("clock jumps", restart::missing_faketime, restart::clock_jumps),
     scenario!("kill -9 and restart", nothing_missing, restart::kill_and_restart),
-    scenario!("rotation of every certificate", nothing_missing, certificates::rotate_all),
     scenario!("slow clients", nothing_missing, clients::slow_clients),
     scenario!("watches with one core taken", nothing_missing, clients::watches_with_core_taken),
-    scenario!("flapping reviewer", nothing_missing, flapping::reviewer),
     scenario!("flapping registry", nothing_missing, flapping::registry),
     scenario!("flapping endpoints", nothing_missing, flapping::endpoints),
     scenario!("malformed TLS records", nothing_missing, tls_records::malformed_records),
     scenario!("TLS records broken after the handshake", nothing_missing, tls_records::broken_sessions),
-    scenario!("soak", nothing_missing, soak::soak),
 ];
 
 /// Keep-alive takes minutes to find that a peer is gone.

@@ -317,10 +317,23 @@ impl GatewayProcess {
         self.log.lock().unwrap().clone()
     }
 
+    /// Number of log lines so far.
+    #[allow(dead_code, reason = "the tests of faults log the same more than once")]
+    pub(crate) fn log_length(&self) -> usize {
+        self.log.lock().unwrap().len()
+    }
+
     /// Waits until a log line holds every one of `words`.
     pub(crate) async fn wait_for_log(&self, words: &[&str]) -> String {
+        self.wait_for_log_after(0, words).await
+    }
+
+    /// Waits until a log line holds every one of `words`, without the first `skipped` lines: what is logged more than
+    /// once.
+    pub(crate) async fn wait_for_log_after(&self, skipped: usize, words: &[&str]) -> String {
         eventually(&format!("the log to say {words:?}"), async || {
-            self.log_lines().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
+            let log = self.log.lock().unwrap();
+            log[skipped..].iter().find(|line| words.iter().all(|word| line.contains(word))).cloned()
         })
         .await
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::Request;
 use hyper::body::Incoming;
@@ -14,7 +14,7 @@ use rustls_pki_types::pem::PemObject;
 use crate::support::backend::{
     Backend, BackendResponse, BackendSettings, data_frame, json_response, streamed_response,
 };
-use crate::support::fixtures::{CertKeyPair, TestEnvironment};
+use crate::support::fixtures::{CertKeyPair, TEST_TIMEOUT, TestEnvironment};
 
 /// A running backend; killed when dropped. Its answers are `{"by":"NAME"}`, its watches lines of that.
 pub(crate) struct BackendProcess {
@@ -56,6 +56,21 @@ impl BackendProcess {
     /// It neither reads nor writes from now on; the kernel goes on for it.
     pub(crate) fn pause(&self) {
         self.signal("STOP");
+        // A thread that runs on another core stops a little later, and may answer until then.
+        let until = Instant::now() + TEST_TIMEOUT;
+        while !self.is_stopped() {
+            assert!(Instant::now() < until, "the backend does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether none of its threads runs.
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok()).all(|stat| {
+            // The state follows the name, which is in parentheses.
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        })
     }
 
     pub(crate) fn resume(&self) {

@@ -12,7 +12,7 @@ use super::limits::Admission;
 use super::response::add_warning;
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::backend_timeout;
-use crate::forward::{ForwardedBody, ForwardedHeaders, OutboundRequest, RelayOptions, WorkerBackend};
+use crate::forward::{BackendRenewal, ForwardedBody, ForwardedHeaders, OutboundRequest, RelayOptions, WorkerBackend};
 use crate::kubeapi::{CanonicalPath, Status};
 use crate::message::{IncomingBody, Refusal};
 use crate::observe::access::AccessRecord;
@@ -40,7 +40,7 @@ pub(super) fn prepare<'r>(
     let (shared, connection, incoming) = (parsed.shared, parsed.connection, parsed.target);
     let (info, user) = (access.permit.request(), access.permit.user());
     let hand = admission.hand;
-    let target = route.target(|| hand.unwrap_or_else(|| shared.inflight.dealer.hand(&user.name)))?;
+    let mut target = route.target(|| hand.unwrap_or_else(|| shared.inflight.dealer.hand(&user.name)))?;
     let permits = admission.admit_to_apiservice(shared, route, info)?;
     let backend = connection.worker.backend(&target)?;
     record.set_service(backend.metrics());
@@ -66,7 +66,8 @@ pub(super) fn prepare<'r>(
         identity_headers: shared.access.authenticator.identity_headers(),
         rules: shared.policy.rules.as_ref().map(Published::get),
         timeout,
-        circuit_permit: target.circuit_permit(),
+        circuit_permit: target.take_circuit_permit(),
+        renewal: BackendRenewal { source: &*connection.worker, target },
         relay: RelayOptions {
             connection: &connection.handle,
             streams: &connection.worker.streams,

@@ -19,7 +19,7 @@ pub(super) use self::control_planes::GatewayWorkers;
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
-use crate::forward::{ApiServiceState, LongRunningResponses, UserHeaders, WorkerBackend};
+use crate::forward::{ApiServiceState, BackendSource, LongRunningResponses, UserHeaders, WorkerBackend};
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
@@ -253,6 +253,12 @@ impl GatewayWorker {
             let (protocol, state) = (key.2, key.3);
             told.entry(key).or_default().resize_with(count, || counts.count_connection(protocol, state));
         }
+    }
+}
+
+impl BackendSource for GatewayWorker {
+    fn current(&self, target: &RouteTarget) -> Option<Rc<WorkerBackend>> {
+        self.backend(target).ok()
     }
 }
 

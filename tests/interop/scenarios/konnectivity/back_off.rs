@@ -42,15 +42,12 @@ fn start(name: &str, program: &str, is_own: bool, flags: Vec<String>, directory:
     Process::start(name, &path, arguments, directory)
 }
 
-/// TokenReviews that the API server has answered.
-fn count_token_reviews(environment: &TestEnvironment) -> u64 {
-    let cluster = &environment.cluster;
-    let metrics = cluster.endpoint.get(Some(cluster.admin()), "/metrics").unwrap();
-    let text = metrics.text();
-    let lines = text
-        .lines()
-        .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("resource=\"tokenreviews\""));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+/// Reviews of the token of `tokens`, which no other test has, by the API server's audit log.
+fn count_token_reviews(environment: &TestEnvironment, tokens: &Tokens) -> u64 {
+    let token = std::fs::read_to_string(&tokens.token).unwrap();
+    let log = std::fs::read_to_string(&environment.cluster.audit_log).unwrap();
+    let reviews = log.lines().filter(|line| line.contains(&token) && line.contains("\"stage\":\"ResponseComplete\""));
+    reviews.count() as u64
 }
 
 /// Connections of the agent and TokenReviews of the server within [`WINDOW`].
@@ -84,7 +81,6 @@ fn measure(environment: &TestEnvironment, has_own_server: bool, has_own_agent: b
     );
     eventually("the server", || plain_get(health, "/healthz").map(drop));
     let (port, connections) = start_forwarder(agents);
-    let before = count_token_reviews(environment);
     let agent_health = free_port();
     let agent = start(
         "back-off-agent",
@@ -108,7 +104,7 @@ fn measure(environment: &TestEnvironment, has_own_server: bool, has_own_agent: b
         false => Err("not ready".to_owned()),
     });
     std::thread::sleep(WINDOW.saturating_sub(began.elapsed()));
-    let counted = (connections.load(SeqCst), count_token_reviews(environment) - before);
+    let counted = (connections.load(SeqCst), count_token_reviews(environment, &tokens));
     drop((agent, server));
     let _ = std::fs::remove_dir_all(socket.parent().unwrap());
     counted
@@ -116,17 +112,21 @@ fn measure(environment: &TestEnvironment, has_own_server: bool, has_own_agent: b
 
 pub(super) fn agents_back_off(environment: &TestEnvironment) {
     println!("in {WINDOW:?}, one of three servers reachable:");
-    let mut counts = Vec::new();
-    for (has_own_server, has_own_agent) in [(false, false), (true, false), (false, true), (true, true)] {
-        let (connections, reviews) = measure(environment, has_own_server, has_own_agent);
-        let name = |is_own| if is_own { "narthex's" } else { "the reference's" };
+    // Side by side: each pair has its own forwarder and token.
+    let counts = std::thread::scope(|scope| {
+        let pairs = [(false, false), (true, false), (false, true), (true, true)];
+        let measured = pairs.map(|(server, agent)| scope.spawn(move || measure(environment, server, agent)));
+        pairs.into_iter().zip(measured.map(|thread| thread.join().unwrap())).collect::<Vec<_>>()
+    });
+    for ((has_own_server, has_own_agent), (connections, reviews)) in &counts {
+        let name = |is_own: &bool| if *is_own { "narthex's" } else { "the reference's" };
         println!(
             "{} server, {} agent: {connections} connections, {reviews} TokenReviews",
             name(has_own_server),
             name(has_own_agent)
         );
-        counts.push((connections, reviews));
     }
+    let counts: Vec<(u64, u64)> = counts.into_iter().map(|(_, count)| count).collect();
     let [(connections, reviews), (_, cached), (backed_off, _), (own, own_reviews)] = counts[..] else { unreachable!() };
     // The defect is there to compare with; a fast machine and a slow one have the same ratio.
     assert!(connections > 10 && reviews >= connections - 1, "the reference's agent connects less often: {counts:?}");
