@@ -158,7 +158,7 @@ pub struct StalledTunnelReport {
     pub connection: i64,
     /// Address of the target.
     pub address: String,
-    /// Who does not read: `client`, `target`, or `peer` when the other side has no flow control by tunnel.
+    /// Who does not read: `client`, `target`, or `peer` when the other side has no flow control per tunnel.
     pub waits_for: String,
     /// Data that waits here.
     pub bytes: u64,

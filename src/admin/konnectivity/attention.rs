@@ -29,7 +29,7 @@ impl KonnectivityServerReport {
             found.extend(failures("refused-connections", &what, &[reason], now));
         }
         for agent in self.agents.iter().filter(|agent| agent.draining) {
-            let text = "draining: chosen for a dial only if no other agent can be";
+            let text = "draining: gets new dials only if no other agent is available";
             found.push(AttentionReport::warning("agents", &agent.agent_id, text));
         }
         found
@@ -187,7 +187,7 @@ mod tests {
                 "warning failed-dials 10.1.0.4:443: dial failed 2 times, last 10s ago (error_response): refused",
                 "warning refused-connections 10.0.0.9: connection of an agent refused 2 times, last 5m ago: TLS handshake \
                  failed",
-                "warning agents node-1: draining: chosen for a dial only if no other agent can be",
+                "warning agents node-1: draining: gets new dials only if no other agent is available",
             ]
         );
         assert_eq!(found[2].since, "2026-11-19T23:59:30Z");

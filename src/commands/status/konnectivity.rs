@@ -38,7 +38,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
             StatusReport::age(&agent.since, now),
         ];
         if wide {
-            let flow_control = if agent.flow_control { "by tunnel" } else { "none" };
+            let flow_control = if agent.flow_control { "per tunnel" } else { "none" };
             row.extend([agent.remote.clone(), agent.program.clone(), flow_control.to_owned()]);
         }
         row
@@ -92,7 +92,7 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             format_bytes(server.bytes_from_server),
             StatusReport::age(&server.since, now),
         ];
-        row.extend(wide.then(|| if server.flow_control { "by tunnel" } else { "none" }.to_owned()));
+        row.extend(wide.then(|| if server.flow_control { "per tunnel" } else { "none" }.to_owned()));
         row
     });
     table(&mut out, &columns, rows.collect());
@@ -238,6 +238,6 @@ agent 10.0.0.9       1       30s   TLS handshake failed
 "
         );
         let wide = server_tables(&report, now(), true);
-        assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   by tunnel\n"), "{wide}");
+        assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   per tunnel\n"), "{wide}");
     }
 }
