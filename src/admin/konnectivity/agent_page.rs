@@ -100,7 +100,7 @@ mod tests {
                 peer: hostile.clone(),
                 address: hostile.clone(),
                 waits_for: hostile.clone(),
-                since: hostile.clone(),
+                since: hostile,
                 ..StalledTunnelReport::default()
             }],
             failed_dials: vec![failure],
