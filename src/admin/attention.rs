@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::attention_report::AttentionReport;
-use super::expiry::ExpiryWarning;
+use super::expiry::certificate_attention;
 use super::status_report::{ApiServiceReport, EgressReport, EndpointReport, StatusReport};
 
 impl StatusReport {
@@ -51,12 +51,7 @@ impl StatusReport {
             let text = format!("certificate refused: {}", refused.refused);
             found.push(AttentionReport::failure("certificates", &refused.server, text));
         }
-        for (warning, sentence) in self.expiring_certificates(now) {
-            found.push(match warning {
-                ExpiryWarning::Expired => AttentionReport::failure("certificates", "certificate", sentence),
-                _ => AttentionReport::warning("certificates", "certificate", sentence),
-            });
-        }
+        found.extend(certificate_attention(self.expiring_certificates(now)));
     }
 
     fn add_warnings(&self, found: &mut Vec<AttentionReport>) {

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::times::format_age;
+use crate::observe::times::format_age;
 
 /// Maximum number of entries of the list on a status page.
 const MAX_SHOWN: usize = 50;

@@ -1,9 +1,10 @@
-//! All certificates of the status page in one list, by days left.
+//! All certificates of a status page in one list, by days left.
 
 use std::time::SystemTime;
 
-use super::expiry::ExpiryWarning;
-use super::status_report::StatusReport;
+use super::status_report::{PeerCertificateReport, StatusReport};
+use crate::observe::times::format_expiry;
+use crate::tls::{CertificateReport, ExpiryWarning};
 
 /// One certificate: of a file, or presented by a server.
 pub(super) struct CertificateRow<'r> {
@@ -13,23 +14,52 @@ pub(super) struct CertificateRow<'r> {
     /// Subject alternative names, or the users of the connection.
     pub(super) used_by: String,
     pub(super) not_after: &'r str,
+    /// Time until the expiry.
+    pub(super) expiry: String,
+    /// Class of the time until the expiry.
+    pub(super) class: &'static str,
     /// Reason if the certificate was refused.
     pub(super) refused: &'r str,
-    pub(super) warning: Option<ExpiryWarning>,
 }
 
 impl StatusReport {
     /// Certificates: refused ones first, then those that expire first.
     pub(super) fn certificates_in_order(&self, now: SystemTime) -> Vec<CertificateRow<'_>> {
-        let files = self.certificates.iter().map(|one| CertificateRow {
+        let servers = self.peer_certificates.iter().map(|one| CertificateRow::from_server(one, now));
+        let mut rows = file_rows(&self.certificates, now);
+        rows.extend(servers);
+        sort(&mut rows);
+        rows
+    }
+}
+
+/// Certificates of files, those that expire first at the top.
+pub(super) fn file_rows(certificates: &[CertificateReport], now: SystemTime) -> Vec<CertificateRow<'_>> {
+    let mut rows: Vec<_> = certificates.iter().map(|one| CertificateRow::from_file(one, now)).collect();
+    sort(&mut rows);
+    rows
+}
+
+/// Times in this form sort like the text.
+fn sort(rows: &mut [CertificateRow<'_>]) {
+    rows.sort_by(|a, b| a.refused.is_empty().cmp(&b.refused.is_empty()).then(a.not_after.cmp(b.not_after)));
+}
+
+impl<'r> CertificateRow<'r> {
+    fn from_file(one: &'r CertificateReport, now: SystemTime) -> CertificateRow<'r> {
+        CertificateRow {
             place: one.file.clone(),
             subject: &one.subject,
             used_by: one.names.join(", "),
             not_after: &one.not_after,
+            expiry: format_expiry(&one.not_after, now),
+            class: expiry_class(one.expiry_warning(now)),
             refused: "",
-            warning: one.expiry_warning(now),
-        });
-        let servers = self.peer_certificates.iter().map(|one| CertificateRow {
+        }
+    }
+
+    fn from_server(one: &'r PeerCertificateReport, now: SystemTime) -> CertificateRow<'r> {
+        CertificateRow {
             place: match one.server_name.as_str() {
                 "" => format!("server {}", one.server),
                 name => format!("server {} ({name})", one.server),
@@ -37,12 +67,17 @@ impl StatusReport {
             subject: &one.subject,
             used_by: one.used_by.clone(),
             not_after: &one.not_after,
+            expiry: format_expiry(&one.not_after, now),
+            class: expiry_class(one.expiry_warning(now)),
             refused: &one.refused,
-            warning: one.expiry_warning(now),
-        });
-        let mut rows: Vec<_> = files.chain(servers).collect();
-        // Times in this form sort like the text.
-        rows.sort_by(|a, b| a.refused.is_empty().cmp(&b.refused.is_empty()).then(a.not_after.cmp(b.not_after)));
-        rows
+        }
+    }
+}
+
+fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
+    match warning {
+        None => "",
+        Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
+        Some(ExpiryWarning::Day | ExpiryWarning::Expired) => "bad",
     }
 }

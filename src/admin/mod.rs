@@ -22,27 +22,26 @@ mod status_content;
 mod status_report;
 mod storage_report;
 mod summary;
-mod times;
 mod token;
 mod traffic_report;
 mod write_timeout;
 
+pub use crate::observe::times::{human_duration, timestamp};
 pub use attention_report::AttentionReport;
 pub use connection::serve_connection;
 pub use control_plane_report::ControlPlaneReport;
-pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
+pub use expiry::expiring_certificates;
 pub use host::{ServedHost, is_same_host};
 pub use live_page::LivePage;
 pub use page::PageReport;
 pub use response::{AdminBody, complete};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
-    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
     PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
 pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;
-pub use times::{human_duration, timestamp};
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};
 pub use traffic_report::TrafficReport;
 

@@ -53,7 +53,7 @@ impl Sparkline {
                 "Latency over 15 minutes: median now {}, 99th percentile now {}, highest {}",
                 traffic.p50(),
                 traffic.p99(),
-                super::times::format_latency(Some(u64::from(highest)))
+                crate::observe::times::format_latency(Some(u64::from(highest)))
             ),
         }
     }

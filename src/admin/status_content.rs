@@ -6,7 +6,6 @@ use askama::Template;
 
 use super::attention_report::AttentionList;
 use super::certificate_list::CertificateRow;
-use super::expiry::ExpiryWarning;
 use super::page::PageReport;
 use super::sparkline::Sparkline;
 use super::status_report::{ApiServiceReport, EgressReport, StatusReport};
@@ -60,10 +59,6 @@ impl<'r> StatusContent<'r> {
         StatusReport::age(timestamp, self.now)
     }
 
-    fn expiry(&self, timestamp: &str) -> String {
-        StatusReport::expiry(timestamp, self.now)
-    }
-
     fn serves_https(&self) -> bool {
         self.report.listen.iter().any(|address| address.starts_with("https://"))
     }
@@ -93,23 +88,16 @@ fn is_folded(service: &ApiServiceReport) -> bool {
     service.is_available_local() && !service.has_traffic()
 }
 
-fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
-    match warning {
-        None => "",
-        Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
-        Some(ExpiryWarning::Day | ExpiryWarning::Expired) => "bad",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::page::render;
     use super::super::status_report::{
-        ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, EgressReport, EndpointReport,
-        PeerCertificateReport, RefusalReport, RemoteCallReport, VerdictReport,
+        ApiServiceReport, AuditSinkReport, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
+        RefusalReport, RemoteCallReport, VerdictReport,
     };
     use super::super::storage_report::{StorageReport, StoredResourceReport};
     use super::*;
+    use crate::tls::CertificateReport;
 
     #[test]
     fn status_page_escapes_every_field() {

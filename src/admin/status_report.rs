@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::attention_report::AttentionReport;
 use super::control_plane_report::ControlPlaneReport;
 use super::storage_report::StorageReport;
-use super::times::{TimeOffset, format_age, format_latency, human_duration, time_offset};
 use super::traffic_report::TrafficReport;
+use crate::observe::times::{format_age, format_expiry, format_latency};
 use crate::process::ShutdownPhase;
+use crate::tls::CertificateReport;
 
 /// The state of the process at one moment. Fields are only added, never removed or renamed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -293,22 +294,6 @@ impl RefusalReport {
     }
 }
 
-/// A configured certificate: presented or trusted by this process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CertificateReport {
-    /// File of the certificate.
-    pub file: String,
-    /// Subject of the certificate.
-    pub subject: String,
-    /// Subject alternative names.
-    pub names: Vec<String>,
-    /// Begin of the validity, from [`timestamp`](super::timestamp).
-    pub not_before: String,
-    /// End of the validity, from [`timestamp`](super::timestamp).
-    pub not_after: String,
-}
-
 /// The certificate that a server presented in the last TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -474,20 +459,16 @@ impl StatusReport {
 
     /// Time until `timestamp`: `in 89d`, `expired 5m ago`.
     pub fn expiry(timestamp: &str, now: SystemTime) -> String {
-        match time_offset(timestamp, now) {
-            Some(TimeOffset::Past(past)) => format!("expired {} ago", human_duration(past)),
-            Some(TimeOffset::Future(left)) => format!("in {}", human_duration(left)),
-            None => "<unknown>".to_owned(),
-        }
+        format_expiry(timestamp, now)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::times::timestamp;
     use std::time::Duration;
 
     use super::*;
+    use crate::observe::times::timestamp;
 
     #[test]
     fn status_report_ages_are_relative_to_now() {

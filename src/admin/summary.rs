@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::control_plane_report::ControlPlaneReport;
-use super::expiry::ExpiryWarning;
+use super::expiry::{count_expired, describe_expired, describe_expiring};
 use super::status_report::{ApiServiceReport, RemoteCallReport, StatusReport, VerdictReport};
 use crate::registry::DELEGATE;
 
@@ -109,22 +109,14 @@ impl StatusReport {
             failures.push(format!("not ready: {}", check.split(": ").next().unwrap_or(check)));
         }
         let expiring = self.expiring_certificates(now);
-        let expired = expiring.iter().filter(|(warning, _)| *warning == ExpiryWarning::Expired).count();
-        if expired > 0 {
-            failures.push(format!("{} expired", plural(expired, "certificate", "certificates")));
-        }
+        failures.extend(describe_expired(&expiring));
         for (problems, place) in [(&self.registry_problems, "the registry"), (&self.file_problems, "files")] {
             if !problems.is_empty() {
                 failures.push(format!("{} in {place}", plural(problems.len(), "mistake", "mistakes")));
             }
         }
         let mut warnings = Vec::new();
-        if let Some(first) = self.time_to_first_expiry(now) {
-            let soon = expiring.len() - expired;
-            let verb = if soon == 1 { "expires" } else { "expire" };
-            let of = plural(soon, "certificate", "certificates");
-            warnings.push(format!("{of} {verb} within 30 days, the first in {first}"));
-        }
+        warnings.extend(describe_expiring(&expiring, now));
         if !self.document_problems.is_empty() {
             let count = plural(self.document_problems.len(), "document", "documents");
             warnings.push(format!("{count} of backends failing"));
@@ -161,7 +153,7 @@ impl StatusReport {
             self.apiservices.iter().filter(|one| one.name != DELEGATE && is(one)).count() as u64
         };
         let expiring = self.expiring_certificates(now);
-        let expired = expiring.iter().filter(|(warning, _)| *warning == ExpiryWarning::Expired).count();
+        let expired = count_expired(&expiring);
         self.verdict = VerdictReport {
             ok: verdict.is_ok(),
             text: verdict.line(),
@@ -198,8 +190,9 @@ pub(super) fn plural(count: usize, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status_report::{AuditSinkReport, CertificateReport};
+    use super::super::status_report::AuditSinkReport;
     use super::*;
+    use crate::tls::CertificateReport;
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)

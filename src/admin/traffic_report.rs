@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::times::format_latency;
 use crate::observe::metrics::{RequestHistory, SAMPLE_INTERVAL};
+use crate::observe::times::format_latency;
 
 /// Requests of the last 15 minutes in intervals, oldest first. Intervals before the first request are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -195,9 +195,7 @@ fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> Stri
         .iter()
         .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.describe_state()]);
     table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
-    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
-    columns.extend(wide.then_some("NAMES"));
-    table(&mut out, &columns, certificates::configured_rows(report, now, wide));
+    certificates::append_configured(&mut out, &report.certificates, now, wide);
     table(&mut out, &certificates::COLUMNS, certificates::rows(report, now, wide));
     let rows =
         report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
@@ -322,9 +320,8 @@ fn endpoint_table(out: &mut String, report: &StatusReport, traffic: bool) {
 
 /// Appends the lists of problems.
 fn append_problems(out: &mut String, report: &StatusReport, now: SystemTime) {
-    let expiring: Vec<String> = report.expiring_certificates(now).into_iter().map(|(_, line)| line).collect();
+    certificates::append_expiring(out, report.expiring_certificates(now));
     for (head, problems) in [
-        ("Certificates to replace:", &expiring),
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
         ("Mistakes in files; the last good content is in use:", &report.file_problems),
         ("Discovery and OpenAPI documents that could not be fetched or are invalid:", &report.document_problems),
@@ -386,9 +383,10 @@ fn replace_control_characters(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::admin::{
-        AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-        PeerCertificateReport, RemoteCallReport,
+        AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport, PeerCertificateReport,
+        RemoteCallReport,
     };
+    use crate::tls::CertificateReport;
 
     fn report() -> StatusReport {
         StatusReport {

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::report::{FailureReport, format_time};
+use super::report::FailureReport;
+use crate::observe::times::timestamp;
 
 /// Failures that are kept: those that differ.
 const MAX_FAILURES: usize = 32;
@@ -58,7 +59,7 @@ impl RecentFailures {
     pub(super) fn report(&self) -> Vec<FailureReport> {
         let describe = |entry: &CountedFailure| {
             let [reason, address, agent_id, error] = entry.texts.clone().map(String::from);
-            FailureReport { last: format_time(entry.last), count: entry.count, reason, address, agent_id, error }
+            FailureReport { last: timestamp(entry.last), count: entry.count, reason, address, agent_id, error }
         };
         self.0.lock().iter().map(describe).collect()
     }

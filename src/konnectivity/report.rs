@@ -4,6 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::observe::times::timestamp;
+use crate::tls::CertificateReport;
+
 /// Value of [`KonnectivityServerReport::role`].
 pub const SERVER_ROLE: &str = "konnectivity-server";
 /// Value of [`KonnectivityAgentReport::role`].
@@ -44,6 +47,8 @@ pub struct KonnectivityServerReport {
     pub failed_dials: Vec<FailureReport>,
     /// The last connections of agents and clients that were refused, the newest first.
     pub refused_connections: Vec<FailureReport>,
+    /// Certificates and CA bundles in use, sorted by file.
+    pub certificates: Vec<CertificateReport>,
     /// Errors of certificates and CA bundles that changed and are invalid; the last good ones are in use.
     pub file_problems: Vec<String>,
 }
@@ -110,6 +115,8 @@ pub struct KonnectivityAgentReport {
     pub stalled_tunnels: Vec<StalledTunnelReport>,
     /// The last failed and refused dials, the newest first.
     pub failed_dials: Vec<FailureReport>,
+    /// Certificates and CA bundles in use, sorted by file.
+    pub certificates: Vec<CertificateReport>,
     /// Errors of certificates, CA bundle and token that changed and are invalid: further connections to servers fail.
     pub file_problems: Vec<String>,
 }
@@ -158,7 +165,7 @@ pub struct StalledTunnelReport {
     pub connection: i64,
     /// Address of the target.
     pub address: String,
-    /// Who does not read: `client`, `target`, or `peer` when the other side has no flow control by tunnel.
+    /// Who does not read: `client`, `target`, or `peer` when the other side has no flow control per tunnel.
     pub waits_for: String,
     /// Data that waits here.
     pub bytes: u64,
@@ -184,12 +191,7 @@ pub struct FailureReport {
     pub error: String,
 }
 
-/// Formats a time as `metav1.Time`.
-pub(super) fn format_time(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
-}
-
 /// The time `age` ago.
 pub(super) fn format_age(age: Duration) -> String {
-    format_time(SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
+    timestamp(SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
 }

@@ -139,6 +139,11 @@ impl Client {
     /// Watches the kubeconfig and the files it refers to until the process ends: renewed certificates, rotated tokens,
     /// another server. While it is invalid, the last valid one stays in use.
     pub async fn follow(self: Rc<Self>) {
+        self.follow_with(|_| {}).await;
+    }
+
+    /// [`Client::follow`]; `on_load` gets each kubeconfig that comes into use.
+    pub async fn follow_with(self: Rc<Self>, mut on_load: impl FnMut(&Kubeconfig)) {
         const UNUSABLE: &str = "the kubeconfig changed and is invalid; the last good one stays in use";
         let mut reporter = ReloadReporter::new(UNUSABLE, Box::new(|_| {}));
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
@@ -152,6 +157,7 @@ impl Client {
                 if was_failing {
                     tracing::info!(source = %self.source, "the kubeconfig is valid again");
                 }
+                on_load(&kubeconfig);
                 self.activate(Rc::new(kubeconfig));
                 let now = self.files();
                 if now != files {

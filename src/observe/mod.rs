@@ -12,6 +12,8 @@ pub mod health;
 pub mod log;
 // Metrics, with Kubernetes' names where it has an equivalent.
 pub mod metrics;
+// Times and durations of status reports, as text.
+pub mod times;
 // OpenTelemetry spans of sampled requests.
 pub mod trace;
 

@@ -5,12 +5,13 @@ use std::time::SystemTime;
 use askama::Template;
 
 use super::super::attention_report::AttentionList;
+use super::super::certificate_list::{CertificateRow, file_rows};
 use super::super::page::PageReport;
 use super::super::storage_report::format_bytes;
 use super::super::summary::StatusSummary;
-use super::super::times::format_age;
 use super::{LINKS, MAX_ROWS, describe_flow_control};
 use crate::konnectivity::report::{ConnectedServerReport, KonnectivityAgentReport};
+use crate::observe::times::format_age;
 
 impl PageReport for KonnectivityAgentReport {
     const HEADING: &'static str = "Narthex Konnectivity agent";
@@ -27,6 +28,7 @@ impl PageReport for KonnectivityAgentReport {
             report: self,
             now,
             summary: self.summarize(now),
+            certificates: file_rows(&self.certificates, now),
             attention: AttentionList::new(self.attention(now), now),
             servers,
         };
@@ -45,6 +47,7 @@ struct AgentContent<'r> {
     now: SystemTime,
     summary: StatusSummary,
     attention: AttentionList,
+    certificates: Vec<CertificateRow<'r>>,
     /// Those with stalled tunnels first.
     servers: Vec<&'r ConnectedServerReport>,
 }
@@ -60,6 +63,7 @@ mod tests {
     use super::super::super::page::render;
     use super::*;
     use crate::konnectivity::report::{FailureReport, StalledTunnelReport};
+    use crate::tls::CertificateReport;
 
     #[test]
     fn konnectivity_agent_page_escapes_every_field() {
@@ -70,6 +74,13 @@ mod tests {
             address: hostile.clone(),
             error: hostile.clone(),
             ..FailureReport::default()
+        };
+        let certificate = CertificateReport {
+            file: hostile.clone(),
+            subject: hostile.clone(),
+            names: vec![hostile.clone()],
+            not_before: hostile.clone(),
+            not_after: hostile.clone(),
         };
         let report = KonnectivityAgentReport {
             role: hostile.clone(),
@@ -93,12 +104,13 @@ mod tests {
                 ..StalledTunnelReport::default()
             }],
             failed_dials: vec![failure],
+            certificates: vec![certificate],
             file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityAgentReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);
         assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
-        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 15, "{page}");
+        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 19, "{page}");
     }
 
     #[test]

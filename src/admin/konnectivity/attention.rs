@@ -3,11 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use super::super::attention_report::AttentionReport;
+use super::super::expiry::{certificate_attention, expiring_certificates};
 use super::super::storage_report::format_bytes;
-use super::super::times::{TimeOffset, format_age, time_offset};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, PendingDialReport, StalledTunnelReport,
 };
+use crate::observe::times::{TimeOffset, format_age, time_offset};
 
 /// For how long a failure needs attention. It stays in the table of failures until others replace it.
 const RECENT: Duration = Duration::from_secs(300);
@@ -20,6 +21,7 @@ impl KonnectivityServerReport {
         let mut found = Vec::from_iter(shutdown(&self.phase));
         found.extend(file_failures(&self.file_problems, "the last good content is in use"));
         found.extend(self.missing_agent().map(|text| AttentionReport::failure("agents", "agents", text)));
+        found.extend(certificate_attention(expiring_certificates(&self.certificates, now)));
         found.extend(self.stalled_tunnels.iter().map(|tunnel| stalled("agent", tunnel)));
         found.extend(self.pending_dials.iter().filter_map(|dial| slow_dial(dial, now)));
         found.extend(failures("failed-dials", "dial failed", &self.failed_dials, now));
@@ -29,7 +31,7 @@ impl KonnectivityServerReport {
             found.extend(failures("refused-connections", &what, &[reason], now));
         }
         for agent in self.agents.iter().filter(|agent| agent.draining) {
-            let text = "draining: chosen for a dial only if no other agent can be";
+            let text = "draining: gets new dials only if no other agent is available";
             found.push(AttentionReport::warning("agents", &agent.agent_id, text));
         }
         found
@@ -42,6 +44,7 @@ impl KonnectivityAgentReport {
         let mut found = Vec::from_iter(shutdown(&self.phase));
         found.extend(file_failures(&self.file_problems, "further connections to servers fail"));
         found.extend(self.missing_server().map(|text| AttentionReport::failure("servers", "servers", text)));
+        found.extend(certificate_attention(expiring_certificates(&self.certificates, now)));
         // Without a server, that line has the last error.
         let shown = usize::from(self.failing && self.servers.is_empty());
         let others = self.failed_connections.get(shown..).unwrap_or_default();
@@ -119,6 +122,7 @@ fn with_article(noun: &str) -> String {
 mod tests {
     use super::*;
     use crate::konnectivity::report::{ConnectedAgentReport, ConnectedServerReport};
+    use crate::tls::CertificateReport;
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
@@ -187,12 +191,49 @@ mod tests {
                 "warning failed-dials 10.1.0.4:443: dial failed 2 times, last 10s ago (error_response): refused",
                 "warning refused-connections 10.0.0.9: connection of an agent refused 2 times, last 5m ago: TLS handshake \
                  failed",
-                "warning agents node-1: draining: chosen for a dial only if no other agent can be",
+                "warning agents node-1: draining: gets new dials only if no other agent is available",
             ]
         );
         assert_eq!(found[2].since, "2026-11-19T23:59:30Z");
         let empty = KonnectivityServerReport { phase: "serving".into(), ..KonnectivityServerReport::default() };
         assert_eq!(lines(&empty.attention(now())), ["failure agents agents: no agent is connected"]);
+    }
+
+    #[test]
+    fn konnectivity_attention_lists_certificates_that_expire_between_failures_and_warnings() {
+        let certificate = |file: &str, not_after: &str| CertificateReport {
+            file: file.into(),
+            subject: "CN=agent".into(),
+            not_before: "2026-01-01T00:00:00Z".into(),
+            not_after: not_after.into(),
+            ..CertificateReport::default()
+        };
+        let certificates = vec![
+            certificate("agent.crt", "2026-11-25T00:00:00Z"),
+            certificate("ca.crt", "2027-11-25T00:00:00Z"),
+            certificate("old.crt", "2026-11-19T00:00:00Z"),
+        ];
+        let dials = vec![failure("2026-11-19T23:59:50Z", "10.1.0.4:443", "refused", "refused")];
+        let expected = [
+            "failure certificates certificate: old.crt (CN=agent) expired 24h ago (2026-11-19T00:00:00Z)",
+            "warning certificates certificate: agent.crt (CN=agent) expires in 5d (2026-11-25T00:00:00Z)",
+            "warning failed-dials 10.1.0.4:443: dial failed 2 times, last 10s ago (refused): refused",
+        ];
+        let agent = KonnectivityAgentReport {
+            servers: vec![ConnectedServerReport::default()],
+            certificates: certificates.clone(),
+            failed_dials: dials.clone(),
+            ..KonnectivityAgentReport::default()
+        };
+        assert_eq!(lines(&agent.attention(now())), expected);
+        let server = KonnectivityServerReport {
+            ready: true,
+            agents: vec![ConnectedAgentReport::default()],
+            certificates,
+            failed_dials: dials,
+            ..KonnectivityServerReport::default()
+        };
+        assert_eq!(lines(&server.attention(now())), expected);
     }
 
     #[test]

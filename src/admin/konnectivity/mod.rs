@@ -11,6 +11,6 @@ const MAX_ROWS: usize = 200;
 const LINKS: &[&str] = &["metrics", "status.json"];
 
 /// Describes whether each tunnel of a connection has a window and a half-close.
-fn describe_flow_control(by_tunnel: bool) -> &'static str {
-    if by_tunnel { "by tunnel" } else { "none" }
+fn describe_flow_control(per_tunnel: bool) -> &'static str {
+    if per_tunnel { "per tunnel" } else { "none" }
 }

@@ -5,12 +5,13 @@ use std::time::SystemTime;
 use askama::Template;
 
 use super::super::attention_report::AttentionList;
+use super::super::certificate_list::{CertificateRow, file_rows};
 use super::super::page::PageReport;
 use super::super::storage_report::format_bytes;
 use super::super::summary::StatusSummary;
-use super::super::times::format_age;
 use super::{LINKS, MAX_ROWS, describe_flow_control};
 use crate::konnectivity::report::{ConnectedAgentReport, KonnectivityServerReport};
+use crate::observe::times::format_age;
 
 impl PageReport for KonnectivityServerReport {
     const HEADING: &'static str = "Narthex Konnectivity server";
@@ -25,6 +26,7 @@ impl PageReport for KonnectivityServerReport {
             report: self,
             now,
             summary: self.summarize(now),
+            certificates: file_rows(&self.certificates, now),
             attention: AttentionList::new(self.attention(now), now),
             agents: agents_in_order(&self.agents),
         };
@@ -43,6 +45,7 @@ struct ServerContent<'r> {
     now: SystemTime,
     summary: StatusSummary,
     attention: AttentionList,
+    certificates: Vec<CertificateRow<'r>>,
     agents: Vec<&'r ConnectedAgentReport>,
 }
 
@@ -68,6 +71,7 @@ mod tests {
     use super::super::super::page::render;
     use super::*;
     use crate::konnectivity::report::{FailureReport, PendingDialReport, StalledTunnelReport};
+    use crate::tls::CertificateReport;
 
     #[test]
     fn konnectivity_server_page_escapes_every_field() {
@@ -79,6 +83,13 @@ mod tests {
             agent_id: hostile.clone(),
             error: hostile.clone(),
             ..FailureReport::default()
+        };
+        let certificate = CertificateReport {
+            file: hostile.clone(),
+            subject: hostile.clone(),
+            names: vec![hostile.clone()],
+            not_before: hostile.clone(),
+            not_after: hostile.clone(),
         };
         let report = KonnectivityServerReport {
             role: hostile.clone(),
@@ -111,12 +122,13 @@ mod tests {
             }],
             failed_dials: vec![failure.clone()],
             refused_connections: vec![failure],
+            certificates: vec![certificate],
             file_problems: vec!["</td><script>alert('1')</script>".into()],
             ..KonnectivityServerReport::default()
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);
         assert!(page.matches("<script").count() == 1 && !page.contains("alert('"), "{page}");
-        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 20, "{page}");
+        assert!(page.matches("&#60;script&#62;alert(&#39;1&#39;)").count() > 24, "{page}");
     }
 
     #[test]
@@ -136,6 +148,31 @@ mod tests {
         let content = report.render_content(SystemTime::UNIX_EPOCH);
         assert_eq!(content.matches("<tr data-key=").count(), MAX_ROWS);
         assert!(content.contains("3 more in /status.json"), "{content}");
+    }
+
+    #[test]
+    fn konnectivity_server_page_lists_certificates_by_days_left() {
+        let certificate = |file: &str, not_after: &str| CertificateReport {
+            file: file.into(),
+            not_before: "1969-01-01T00:00:00Z".into(),
+            not_after: not_after.into(),
+            ..CertificateReport::default()
+        };
+        let certificates = vec![
+            certificate("later.crt", "1971-01-01T00:00:00Z"),
+            certificate("soon.crt", "1970-01-06T00:00:00Z"),
+            certificate("today.crt", "1970-01-01T12:00:00Z"),
+        ];
+        let report = KonnectivityServerReport { certificates, ..KonnectivityServerReport::default() };
+        let content = report.render_content(SystemTime::UNIX_EPOCH);
+        let section = &content[content.find("<section id=\"certificates\"").unwrap()..];
+        let places = ["today.crt", "soon.crt", "later.crt"].map(|file| section.find(file).unwrap());
+        assert!(places.is_sorted(), "{section}");
+        for cell in
+            ["<span class=\"bad\">in 12h</span>", "<span class=\"warn\">in 5d</span>", "<span class=\"\">in 365d"]
+        {
+            assert!(section.contains(cell), "{cell}: {section}");
+        }
     }
 
     #[test]

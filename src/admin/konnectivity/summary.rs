@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use super::super::expiry::{describe_expired, describe_expiring, expiring_certificates};
 use super::super::summary::{StatusSummary, plural};
 use super::attention::{is_slow, recent};
 use crate::konnectivity::report::{FailureReport, KonnectivityAgentReport, KonnectivityServerReport};
@@ -15,10 +16,13 @@ impl KonnectivityServerReport {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_agent());
+        let expiring = expiring_certificates(&self.certificates, now);
+        summary.failures.extend(describe_expired(&expiring));
         summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.agents.iter().map(|agent| agent.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.agents.len(), "agent", "agents"), plural(tunnels, "tunnel", "tunnels"));
+        summary.warnings.extend(describe_expiring(&expiring, now));
         let draining = self.agents.iter().filter(|agent| agent.draining).count();
         if draining > 0 {
             summary.warnings.push(format!("{} draining", plural(draining, "agent", "agents")));
@@ -54,10 +58,13 @@ impl KonnectivityAgentReport {
             summary.failures.push(self.phase.clone());
         }
         summary.failures.extend(self.missing_server());
+        let expiring = expiring_certificates(&self.certificates, now);
+        summary.failures.extend(describe_expired(&expiring));
         summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.servers.iter().map(|server| server.tunnels).sum();
         summary.working =
             format!("{}, {}", plural(self.servers.len(), "server", "servers"), plural(tunnels, "tunnel", "tunnels"));
+        summary.warnings.extend(describe_expiring(&expiring, now));
         summary.warnings.extend(describe_stalled(self.servers.iter().map(|server| server.stalled_tunnels).sum()));
         summary.warnings.extend(describe_failed_dials(&self.failed_dials, now));
         summary
@@ -99,6 +106,7 @@ mod tests {
 
     use super::*;
     use crate::konnectivity::report::{ConnectedAgentReport, ConnectedServerReport, PendingDialReport};
+    use crate::tls::CertificateReport;
 
     #[test]
     fn konnectivity_server_without_agents_fails() {
@@ -120,6 +128,36 @@ mod tests {
         assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).failures, ["1 of 2 servers connected"]);
         report.known_servers = 1;
         assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).line(), "OK: 1 server, 1 tunnel");
+    }
+
+    #[test]
+    fn konnectivity_summary_counts_certificates_that_expire() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
+        let certificate = |not_after: &str| CertificateReport {
+            not_before: "2026-01-01T00:00:00Z".into(),
+            not_after: not_after.into(),
+            ..CertificateReport::default()
+        };
+        let soon = vec![certificate("2026-11-25T00:00:00Z"), certificate("2027-11-25T00:00:00Z")];
+        let server = KonnectivityServerReport {
+            phase: "serving".into(),
+            ready: true,
+            agents: vec![ConnectedAgentReport::default()],
+            certificates: soon.clone(),
+            ..KonnectivityServerReport::default()
+        };
+        assert_eq!(
+            server.summarize(now).line(),
+            "OK: 1 agent, 0 tunnels; 1 certificate expires within 30 days, the first in 5d"
+        );
+        let agent = KonnectivityAgentReport {
+            phase: "serving".into(),
+            servers: vec![ConnectedServerReport::default()],
+            certificates: [soon, vec![certificate("2026-11-19T00:00:00Z")]].concat(),
+            ..KonnectivityAgentReport::default()
+        };
+        let line = "1 certificate expired; 1 certificate expires within 30 days, the first in 5d";
+        assert_eq!((agent.summarize(now).line().as_str(), agent.summarize(now).is_ok()), (line, false));
     }
 
     #[test]

@@ -8,25 +8,28 @@ use std::sync::atomic::Ordering::Relaxed;
 use http::StatusCode;
 
 use super::api_server::ApiServerKubeconfig;
+use super::certificate_expiry::CertificateInventory;
 use super::health::{self, HealthRequest, HealthResponse};
 use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{KonnectivityAgentConfig, LeaseConfig};
-use crate::konnectivity::agent::{AgentSettings, AgentState, KonnectivityAgent, check_files, follow_files};
+use crate::konnectivity::agent::{AgentFiles, AgentSettings, AgentState, KonnectivityAgent};
 use crate::konnectivity::leases::LeaseCounter;
+use crate::konnectivity::report::KonnectivityAgentReport;
 use crate::listen::{bind, raise_descriptor_limit};
 use crate::observe::metrics::KonnectivityAgentMetrics;
 use crate::observe::{Metrics, log};
-use crate::process::{Drain, Problems, ShutdownPhase};
+use crate::process::{Drain, Problems, Published, ShutdownPhase};
+use crate::tls::CertificateInUse;
 
 const ROLE: &str = "konnectivity-agent";
 
 /// Runs the agent until a signal ends it. Exit status: 0 after a signal, 1 after a failed start.
 pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
     match prepare(&config, mistakes) {
-        Ok(leases) => match start(config, leases) {
+        Ok(files) => match start(config, files) {
             Ok(status) => status,
             Err(problems) => report_problems(ROLE, &problems),
         },
@@ -34,25 +37,34 @@ pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
     }
 }
 
+/// What the agent reads from files.
+pub(in crate::commands) struct PreparedFiles {
+    agent: (AgentFiles, Published<Vec<CertificateInUse>>),
+    leases: Option<ApiServerKubeconfig>,
+}
+
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
 pub(in crate::commands) fn prepare(
     config: &KonnectivityAgentConfig,
     mut mistakes: Diagnostics,
-) -> Result<Option<ApiServerKubeconfig>, ExitCode> {
+) -> Result<PreparedFiles, ExitCode> {
     print_warnings(&mistakes.warnings);
     mistakes.problems.collect(log::install(&config.log));
-    if let Err(problems) = check_files(&config.settings) {
-        mistakes.add_file_problems(problems);
-    }
+    let agent = AgentFiles::open(config.settings.clone());
     let leases = config.leases.as_ref().map(|leases| ApiServerKubeconfig::load(leases.kubeconfig.clone())).transpose();
-    let leases = leases.unwrap_or_else(|problems| {
-        mistakes.add_file_problems(problems);
-        None
-    });
-    if mistakes.problems.0.is_empty() { Ok(leases) } else { Err(report_problems(ROLE, &mistakes.problems)) }
+    let files = match (agent, leases) {
+        (Ok(agent), Ok(leases)) => Some(PreparedFiles { agent, leases }),
+        (agent, leases) => {
+            let problems = agent.err().into_iter().chain(leases.err());
+            problems.for_each(|problems| mistakes.add_file_problems(problems));
+            None
+        }
+    };
+    let files = files.filter(|_| mistakes.problems.0.is_empty());
+    files.ok_or_else(|| report_problems(ROLE, &mistakes.problems))
 }
 
-fn start(config: KonnectivityAgentConfig, leases: Option<ApiServerKubeconfig>) -> Result<ExitCode, Problems> {
+fn start(config: KonnectivityAgentConfig, files: PreparedFiles) -> Result<ExitCode, Problems> {
     raise_descriptor_limit();
     let mut problems = Problems::default();
     let health = problems.collect(bind(config.health_address, "--health-server-port"));
@@ -66,13 +78,22 @@ fn start(config: KonnectivityAgentConfig, leases: Option<ApiServerKubeconfig>) -
     health::spawn("health", health, Arc::new(move |request| respond(&by_health.metrics, request)))?;
     let health_port = health_address.port();
     let respond_admin = move |request: &HealthRequest<'_>| respond_admin(health_port, request);
-    health::spawn_admin(admin, move || by_page.report(), Arc::new(respond_admin))?;
+    let PreparedFiles { agent: (agent_files, certificates), leases } = files;
+    let kubeconfig = leases.as_ref().map(ApiServerKubeconfig::certificates);
+    let certificates = CertificateInventory::new(std::iter::once(certificates).chain(kubeconfig));
+    let expiry = certificates.clone().watch_expiry(state.metrics.certificates.clone(), drain.clone());
+    let report = move || KonnectivityAgentReport { certificates: certificates.reports(), ..by_page.report() };
+    health::spawn_admin(admin, report, Arc::new(respond_admin))?;
     tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
     let shutdown = Shutdown {
         serving: "Serving",
         ending: "servers prefer other agents, open connections may finish",
         timeout: config.settings.drain_timeout,
     };
+    let (files_state, files_drain) = (state.clone(), drain.clone());
+    spawn_thread("files", async move || {
+        tokio::join!(agent_files.follow(files_state, files_drain), expiry);
+    })?;
     let agent = spawn_agent(config.settings, leases.zip(config.leases), state, drain)?;
     Ok(shut_down_on_signal(&shutdown, async move {
         drainer.advance(ShutdownPhase::Draining);
@@ -88,7 +109,6 @@ fn spawn_agent(
 ) -> Result<std::thread::JoinHandle<()>, Problems> {
     let run = async move || {
         let metrics = state.metrics.clone();
-        tokio::task::spawn_local(follow_files(settings.clone(), state.clone(), drain.clone()));
         let mut agent = KonnectivityAgent::new(settings, state);
         if let Some((api_server, LeaseConfig { settings, .. })) = leases {
             let counter = Rc::new(LeaseCounter::new(metrics));

@@ -8,18 +8,29 @@ use crate::config::gateway::ResolverChoice;
 use crate::egress::EgressRoutes;
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::observe::Metrics;
-use crate::process::{Problems, Published};
+use crate::process::{Problems, Published, Publisher};
+use crate::tls::CertificateInUse;
+
+/// The flag of the kubeconfig.
+const FLAG: &str = "--kubeconfig";
 
 /// A kubeconfig with its source.
 pub(in crate::commands) struct ApiServerKubeconfig {
     pub(super) source: KubeconfigSource,
     pub(super) kubeconfig: Kubeconfig,
+    in_use: Publisher<Vec<CertificateInUse>>,
 }
 
 impl ApiServerKubeconfig {
     pub(super) fn load(source: KubeconfigSource) -> Result<ApiServerKubeconfig, Problems> {
         let kubeconfig = source.load()?;
-        Ok(ApiServerKubeconfig { source, kubeconfig })
+        let (in_use, _) = Published::new(kubeconfig.certificates_in_use(FLAG));
+        Ok(ApiServerKubeconfig { source, kubeconfig, in_use })
+    }
+
+    /// The certificates in the kubeconfig, also when it changes.
+    pub(super) fn certificates(&self) -> Published<Vec<CertificateInUse>> {
+        self.in_use.reader()
     }
 
     /// A client on this thread, which must have a `LocalSet`. It follows the kubeconfig.
@@ -27,7 +38,9 @@ impl ApiServerKubeconfig {
         let routes = Published::fixed(EgressRoutes::default());
         let egress = EgressSettings { resolver: ResolverChoice::System, routes, metrics };
         let client = Client::new(self.source, self.kubeconfig, egress.dialer());
-        tokio::task::spawn_local(client.clone().follow());
+        let in_use = self.in_use;
+        let publish = move |kubeconfig: &Kubeconfig| in_use.publish(kubeconfig.certificates_in_use(FLAG).into());
+        tokio::task::spawn_local(client.clone().follow_with(publish));
         client
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod api_server;
+mod certificate_expiry;
 mod health;
 pub mod server;
 mod token_reviews;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::api_server::ApiServerKubeconfig;
+use super::certificate_expiry::CertificateInventory;
 use super::health::{self, HealthRequest, HealthResponse};
 use super::token_reviews;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
@@ -33,7 +34,7 @@ use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, configure_socket};
-use crate::tls::server::MutualTlsFiles;
+use crate::tls::server::{MutualTlsFiles, MutualTlsReaders};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a draining server looks whether its last tunnel has ended.
@@ -57,10 +58,19 @@ const ROLE: &str = "konnectivity-server";
 
 /// The certificates of the listeners.
 pub(in crate::commands) struct ServerFiles {
-    frontend: Option<(MutualTlsFiles, TlsReader)>,
-    agents: (MutualTlsFiles, TlsReader),
+    frontend: Option<(MutualTlsFiles, MutualTlsReaders)>,
+    agents: (MutualTlsFiles, MutualTlsReaders),
     token_reviews: Option<ApiServerKubeconfig>,
     leases: Option<ApiServerKubeconfig>,
+}
+
+impl ServerFiles {
+    /// The certificates in use: of the listeners, and of kubeconfigs.
+    fn certificates(&self) -> CertificateInventory {
+        let listeners = self.frontend.iter().chain([&self.agents]).map(|(_, readers)| readers.in_use.clone());
+        let api_servers = self.token_reviews.iter().chain(&self.leases).map(ApiServerKubeconfig::certificates);
+        CertificateInventory::new(listeners.chain(api_servers))
+    }
 }
 
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
@@ -176,6 +186,7 @@ impl RunningServer {
         raise_descriptor_limit();
         let listeners = KonnectivityListeners::bind(&config)?;
         let (drainer, drain) = Drain::new();
+        let certificates = files.certificates();
         let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews, leases } = files;
         let agent_tokens = match token_reviews.zip(config.agent_tokens) {
             Some((api_server, tokens)) => Some(token_reviews::start(api_server, &tokens)?),
@@ -189,6 +200,8 @@ impl RunningServer {
         let agent_address = health::local_address(&listeners.agents)?;
 
         let (frontend_files, frontend_tls) = frontend_files.unzip();
+        let frontend_tls = frontend_tls.map(|readers| readers.config);
+        let agent_tls = agent_tls.config;
         let service = ListenerService { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
         let (pool, mut threads) = WorkerPool::spawn(move |socket| service.clone().serve(socket), &drain)?;
         let accept_drain = drain.clone();
@@ -196,6 +209,7 @@ impl RunningServer {
         spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
         let (files_drain, file_errors) = (drain.clone(), FileErrors::default());
         let reporters = ["agents", "frontend"].map(|listener| file_errors.reporter(listener));
+        let (expiry, certificate_metrics) = (certificates.clone(), metrics.certificates.clone());
         spawn_thread("files", async move || {
             let [on_agent_failure, on_frontend_failure] = reporters;
             let frontend = async {
@@ -203,7 +217,8 @@ impl RunningServer {
                     files.follow(on_frontend_failure, files_drain.clone()).await;
                 }
             };
-            tokio::join!(frontend, agent_files.follow(on_agent_failure, files_drain.clone()));
+            let agents = agent_files.follow(on_agent_failure, files_drain.clone());
+            tokio::join!(frontend, agents, expiry.watch_expiry(certificate_metrics, files_drain.clone()));
         })?;
         if let Some((api_server, config)) = leases.zip(config.leases) {
             threads.push(spawn_thread("leases", async move || {
@@ -218,6 +233,7 @@ impl RunningServer {
         let by_page = server.clone();
         let report = move || KonnectivityServerReport {
             listen: listen.to_vec(),
+            certificates: certificates.reports(),
             file_problems: file_errors.current(),
             ..by_page.report()
         };

@@ -29,7 +29,7 @@ pub(super) fn start(api_server: ApiServerKubeconfig, config: &AgentTokenConfig) 
     };
     let reviews = TokenReviewClient::new(remote, settings, &metrics)?;
     let sweeping = Arc::downgrade(&reviews);
-    let ApiServerKubeconfig { source, kubeconfig } = &api_server;
+    let ApiServerKubeconfig { source, kubeconfig, .. } = &api_server;
     tracing::info!(file = %source, server = %kubeconfig.server(), "tokens of agents are reviewed by an API server");
     spawn_thread("reviews", async move || {
         let client = api_server.client(metrics);

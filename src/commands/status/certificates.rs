@@ -2,23 +2,33 @@
 
 use std::time::SystemTime;
 
-use crate::admin::{CertificateReport, PeerCertificateReport, StatusReport};
+use super::{append_lines, table};
+use crate::admin::{PeerCertificateReport, StatusReport};
+use crate::tls::{CertificateReport, ExpiringCertificate};
 
 /// Column titles of the certificates that servers presented.
 pub(super) const COLUMNS: [&str; 6] = ["SERVER CERTIFICATE", "SERVER NAME", "USED BY", "SUBJECT", "ENDS", "REFUSED"];
 
-/// Rows of configured certificates.
-pub(super) fn configured_rows(report: &StatusReport, now: SystemTime, with_names: bool) -> Vec<Vec<String>> {
+/// Appends the table of configured certificates.
+pub(super) fn append_configured(out: &mut String, certificates: &[CertificateReport], now: SystemTime, wide: bool) {
+    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
+    columns.extend(wide.then_some("NAMES"));
     let row = |certificate: &CertificateReport| {
         let mut row = vec![
             certificate.file.clone(),
             certificate.subject.clone(),
             StatusReport::expiry(&certificate.not_after, now),
         ];
-        row.extend(with_names.then(|| certificate.names.join(",")));
+        row.extend(wide.then(|| certificate.names.join(",")));
         row
     };
-    report.certificates.iter().map(row).collect()
+    table(out, &columns, certificates.iter().map(row).collect());
+}
+
+/// Appends a sentence about each certificate that expires soon.
+pub(super) fn append_expiring(out: &mut String, expiring: Vec<ExpiringCertificate>) {
+    let lines: Vec<String> = expiring.into_iter().map(|one| one.sentence).collect();
+    append_lines(out, "Certificates to replace:", &lines);
 }
 
 /// Rows: certificates that were refused or expire soon, or all; the refused first.

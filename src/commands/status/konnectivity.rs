@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use super::{append_lines, replace_control_characters, table};
-use crate::admin::{StatusReport, format_bytes};
+use super::{append_lines, certificates, replace_control_characters, table};
+use crate::admin::{StatusReport, expiring_certificates, format_bytes};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, StalledTunnelReport,
 };
@@ -22,6 +22,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
         ),
     );
     append_lines(&mut out, "Mistakes in files; the last good content is in use:", &report.file_problems);
+    certificates::append_expiring(&mut out, expiring_certificates(&report.certificates, now));
     let mut columns =
         vec!["AGENT", "IDENTIFIERS", "STATE", "TUNNELS", "STALLED", "PENDING", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some(["REMOTE", "PROGRAM", "FLOW CONTROL"]).into_iter().flatten());
@@ -38,7 +39,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
             StatusReport::age(&agent.since, now),
         ];
         if wide {
-            let flow_control = if agent.flow_control { "by tunnel" } else { "none" };
+            let flow_control = if agent.flow_control { "per tunnel" } else { "none" };
             row.extend([agent.remote.clone(), agent.program.clone(), flow_control.to_owned()]);
         }
         row
@@ -50,6 +51,7 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
         .map(|dial| vec![dial.address.clone(), dial.agent_id.clone(), StatusReport::age(&dial.since, now)]);
     table(&mut out, &["PENDING DIAL", "AGENT", "SINCE"], rows.collect());
     stalled_table(&mut out, "AGENT", &report.stalled_tunnels, now);
+    certificates::append_configured(&mut out, &report.certificates, now, wide);
     out + &server_refusals(report, now)
 }
 
@@ -80,6 +82,7 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
         ),
     );
     append_lines(&mut out, "Mistakes in files; further connections to servers fail:", &report.file_problems);
+    certificates::append_expiring(&mut out, expiring_certificates(&report.certificates, now));
     let mut columns = vec!["SERVER", "ADDRESS", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some("FLOW CONTROL"));
     let rows = report.servers.iter().map(|server| {
@@ -92,11 +95,12 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             format_bytes(server.bytes_from_server),
             StatusReport::age(&server.since, now),
         ];
-        row.extend(wide.then(|| if server.flow_control { "by tunnel" } else { "none" }.to_owned()));
+        row.extend(wide.then(|| if server.flow_control { "per tunnel" } else { "none" }.to_owned()));
         row
     });
     table(&mut out, &columns, rows.collect());
     stalled_table(&mut out, "SERVER", &report.stalled_tunnels, now);
+    certificates::append_configured(&mut out, &report.certificates, now, wide);
     out + &agent_refusals(report, now)
 }
 
@@ -155,6 +159,7 @@ mod tests {
 
     use super::*;
     use crate::konnectivity::report::{ConnectedAgentReport, PendingDialReport};
+    use crate::tls::CertificateReport;
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
@@ -205,6 +210,13 @@ mod tests {
                 agent_id: "node-1".into(),
                 error: "dial tcp 10.1.0.3:443:\u{1b}refused".into(),
             }],
+            certificates: vec![CertificateReport {
+                file: "cluster.crt".into(),
+                subject: "CN=server".into(),
+                names: vec!["konnectivity.example".into(), "10.0.0.1".into()],
+                not_before: "2026-01-01T00:00:00Z".into(),
+                not_after: "2026-11-25T00:00:00Z".into(),
+            }],
             refused_connections: vec![FailureReport {
                 last: since(),
                 count: 1,
@@ -218,8 +230,11 @@ mod tests {
         assert_eq!(
             server_tables(&report, now(), false),
             "\
-OK: 1 agent, 3 tunnels; 1 tunnel stalled; 1 dial unanswered; dials of 1 target failed; connections from 1 address refused
+OK: 1 agent, 3 tunnels; 1 certificate expires within 30 days, the first in 5d; 1 tunnel stalled; 1 dial unanswered; dials of 1 target failed; connections from 1 address refused
 Narthex 0.1.0, Konnectivity server server-1, serving, up 60m, listening on /run/front.sock (grpc), 0.0.0.0:8132 (agents)
+
+Certificates to replace:
+  cluster.crt (CN=server) expires in 5d (2026-11-25T00:00:00Z)
 
 AGENT    IDENTIFIERS   STATE     TUNNELS   STALLED   PENDING   SENT      RECEIVED   SINCE
 node-1   host=node-1   serving   3         1         1         2.0 KiB   5 B        30s
@@ -230,6 +245,9 @@ PENDING DIAL   AGENT    SINCE
 STALLED TUNNEL   AGENT    ID   WAITS FOR   QUEUED    SINCE
 10.1.0.2:443     node-1   7    client      4.0 MiB   30s
 
+CERTIFICATE   SUBJECT     ENDS
+cluster.crt   CN=server   in 5d
+
 FAILED DIAL    AGENT    REASON           COUNT   AGE   ERROR
 10.1.0.3:443   node-1   error_response   2       30s   dial tcp 10.1.0.3:443:\u{fffd}refused
 
@@ -238,6 +256,7 @@ agent 10.0.0.9       1       30s   TLS handshake failed
 "
         );
         let wide = server_tables(&report, now(), true);
-        assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   by tunnel\n"), "{wide}");
+        assert!(wide.contains("cluster.crt   CN=server   in 5d   konnectivity.example,10.0.0.1\n"), "{wide}");
+        assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   per tunnel\n"), "{wide}");
     }
 }

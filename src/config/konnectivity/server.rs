@@ -234,7 +234,7 @@ impl Arguments<KonnectivityServerCommand> {
             }
         };
         let frontend = frontend(parser_ref, mode);
-        let agent_tls = mutual_tls(parser_ref, ["cluster-cert", "cluster-key", "cluster-ca-cert"], b"h2");
+        let agent_tls = mutual_tls(parser_ref, ["--cluster-cert", "--cluster-key", "--cluster-ca-cert"], b"h2");
         let agent_tokens = agent_tokens(parser_ref, agent_tls.client_ca.is_some());
         let settings = ServerSettings {
             server_id: instance_id(parser_ref, "server-id", "PROXY_SERVER_ID"),
@@ -301,14 +301,14 @@ fn frontend(parser: &mut FlagParser<'_>, mode: FrontendMode) -> FrontendAddress 
     let alpn: &'static [u8] = if mode == FrontendMode::Grpc { b"h2" } else { b"http/1.1" };
     let port_given = parser.is_given("server-port");
     let bind = address(parser, "server-bind-address", "server-port", "server");
-    let files = ["server-cert", "server-key", "server-ca-cert"];
+    let files = ["--server-cert", "--server-key", "--server-ca-cert"];
     match path {
         Some(path) => {
             if port_given && bind.port() != 0 {
                 let port = bind.port();
                 parser.add_problem("server-port", format_args!("server port should be set to 0 not {port} for UDS"));
             }
-            for (flag, what) in files.into_iter().zip(["cert", "key", "ca cert"]) {
+            for (flag, what) in files.map(flag_name).into_iter().zip(["cert", "key", "ca cert"]) {
                 if parser.path(flag).is_some() {
                     parser.add_problem(flag, format_args!("server {what} should not be set for UDS"));
                 }
@@ -328,11 +328,9 @@ fn frontend(parser: &mut FlagParser<'_>, mode: FrontendMode) -> FrontendAddress 
     }
 }
 
-fn mutual_tls(
-    parser: &mut FlagParser<'_>,
-    [certificate, key, ca]: [&str; 3],
-    alpn: &'static [u8],
-) -> MutualTlsSettings {
+/// The settings by the flags of the certificate, its key, and the CA bundle.
+fn mutual_tls(parser: &mut FlagParser<'_>, flags: [&'static str; 3], alpn: &'static [u8]) -> MutualTlsSettings {
+    let [certificate, key, ca] = flags.map(flag_name);
     let pair = parser.key_pair_files(certificate, key);
     if pair.is_none() && !parser.is_given(certificate) && !parser.is_given(key) {
         parser.add_problem(certificate, format_args!("required, with --{key}: the certificate of this listener"));
@@ -340,10 +338,15 @@ fn mutual_tls(
     MutualTlsSettings {
         pair: pair.unwrap_or_else(|| crate::tls::PairFiles::new("", "")),
         client_ca: parser.path(ca),
+        flags: [flags[0], flags[2]],
         alpn,
         min_version: parser.text("tls-min-version"),
         cipher_suites: parser.list("cipher-suites"),
     }
+}
+
+fn flag_name(flag: &'static str) -> &'static str {
+    flag.trim_start_matches("--")
 }
 
 fn strategies(parser: &mut FlagParser<'_>) -> Vec<ProxyStrategy> {

@@ -11,7 +11,7 @@ mod state;
 #[cfg(test)]
 pub(super) mod test_support;
 
-pub use files::{check_files, follow_files};
+pub use files::AgentFiles;
 pub use servers::KonnectivityAgent;
 pub use settings::{AgentSettings, ServerAddress, ServerCountSource};
 pub use state::AgentState;

@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use crate::konnectivity::multiplexer::TunnelMultiplexer;
 use crate::konnectivity::recent_failures::RecentFailures;
 use crate::konnectivity::report::{
-    AGENT_ROLE, ConnectedServerReport, KonnectivityAgentReport, MAX_LISTED, StalledTunnelReport, format_time,
+    AGENT_ROLE, ConnectedServerReport, KonnectivityAgentReport, MAX_LISTED, StalledTunnelReport,
 };
 use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::observe::times::timestamp;
 use crate::process::FileErrors;
 
 /// The connections of an agent, its counters and its last failures.
@@ -90,7 +91,7 @@ impl AgentState {
         self.is_draining.store(true, Relaxed);
     }
 
-    /// The state at this moment.
+    /// The state at this moment, but for its certificates.
     pub fn report(&self) -> KonnectivityAgentReport {
         let streams = self.streams.lock();
         let describe = |(server_id, stream): (&String, &ServerConnection)| {
@@ -98,7 +99,7 @@ impl AgentState {
             ConnectedServerReport {
                 server_id: server_id.clone(),
                 address: stream.address.to_string(),
-                since: format_time(stream.since),
+                since: timestamp(stream.since),
                 flow_control: stream.multiplexer.has_windows(),
                 tunnels: stream.multiplexer.open_tunnels(),
                 stalled_tunnels: stream.multiplexer.count_stalled(),
@@ -111,7 +112,7 @@ impl AgentState {
         KonnectivityAgentReport {
             role: AGENT_ROLE.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: format_time(self.started),
+            started: timestamp(self.started),
             phase: if self.is_draining.load(Relaxed) { "draining" } else { "serving" }.to_owned(),
             agent_id: self.agent_id.clone(),
             identifiers: self.identifiers.clone(),
@@ -123,6 +124,7 @@ impl AgentState {
             endpoint_connections: self.metrics.endpoint_connections.load(Relaxed),
             stalled_tunnels,
             failed_dials: self.failed_dials.report(),
+            certificates: Vec::new(),
             file_problems: self.file_errors.current(),
         }
     }

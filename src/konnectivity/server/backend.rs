@@ -14,8 +14,9 @@ use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, Received, StreamSide, TunnelMultiplexer, TunnelWindows};
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::shorten;
-use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, format_age, format_time};
+use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, format_age};
 use crate::observe::metrics::{KonnectivityDialFailure, KonnectivityServerMetrics};
+use crate::observe::times::timestamp;
 
 /// What an agent tells of itself.
 pub(super) struct AgentDescription {
@@ -136,7 +137,7 @@ impl Backend {
             identifiers: self.identifiers_text.clone(),
             program: self.program.clone(),
             remote: SocketAddr::new(self.remote.ip().to_canonical(), self.remote.port()).to_string(),
-            since: format_time(self.connected),
+            since: timestamp(self.connected),
             draining: self.is_draining(),
             flow_control: self.multiplexer.has_windows(),
             tunnels: self.multiplexer.open_tunnels(),

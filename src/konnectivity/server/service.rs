@@ -11,12 +11,11 @@ use super::backend_set::{BackendSet, ProxyStrategy};
 use crate::konnectivity::MAX_ADDRESS_BYTES;
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
 use crate::konnectivity::recent_failures::{Failure, RecentFailures};
-use crate::konnectivity::report::{
-    ConnectedAgentReport, KonnectivityServerReport, MAX_LISTED, SERVER_ROLE, format_time,
-};
+use crate::konnectivity::report::{ConnectedAgentReport, KonnectivityServerReport, MAX_LISTED, SERVER_ROLE};
 use crate::observe::metrics::{
     ExpositionFormat, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
 };
+use crate::observe::times::timestamp;
 
 /// Settings of a Konnectivity server.
 #[derive(Clone, Debug)]
@@ -201,7 +200,7 @@ impl KonnectivityServer {
         self.backends.all().iter().map(|backend| backend.report()).collect()
     }
 
-    /// The state of the server, but for its listeners and files.
+    /// The state of the server, but for its listeners, certificates and files.
     pub fn report(&self) -> KonnectivityServerReport {
         let backends = self.backends.all();
         let mut pending_dials: Vec<_> = backends.iter().flat_map(|backend| backend.report_pending()).collect();
@@ -211,7 +210,7 @@ impl KonnectivityServer {
         KonnectivityServerReport {
             role: SERVER_ROLE.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: format_time(self.started),
+            started: timestamp(self.started),
             phase: if self.is_draining.load(Relaxed) { "draining" } else { "serving" }.to_owned(),
             server_id: self.settings.server_id.clone(),
             server_count: self.settings.server_count,
@@ -223,6 +222,7 @@ impl KonnectivityServer {
             stalled_tunnels: stalled.take(MAX_LISTED).collect(),
             failed_dials: self.failed_dials.report(),
             refused_connections: self.refused_connections.report(),
+            certificates: Vec::new(),
             file_problems: Vec::new(),
         }
     }

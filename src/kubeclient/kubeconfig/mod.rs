@@ -25,7 +25,7 @@ pub(super) use resolve::{KubeconfigPurpose, KubeconfigResolver};
 use super::plugin::{CredentialPlugin, PluginCredentials};
 use crate::egress::{Destination, EgressRoute, TransportSecurity};
 use crate::process::{Problem, Problems};
-use crate::tls::{Bundle, KeyPair};
+use crate::tls::{Bundle, CertificateInUse, KeyPair};
 
 /// A validated kubeconfig: an API server and credentials for it. Has no `Debug`: it holds a token.
 #[derive(Clone)]
@@ -90,6 +90,15 @@ impl Kubeconfig {
     /// The path of the API server's URL; empty, or `/prefix`.
     pub fn path(&self) -> &str {
         &self.prefix
+    }
+
+    /// The client certificate and the CA bundle in it, which `flag` names.
+    pub fn certificates_in_use(&self, flag: &'static str) -> Vec<CertificateInUse> {
+        let (identity, authorities) = &self.certificates;
+        let identity = identity.as_ref().map(|pair| CertificateInUse::new(pair.place().into(), flag, pair.info()));
+        let authorities =
+            authorities.as_ref().and_then(|bundle| CertificateInUse::from_bundle(bundle.source(), flag, bundle));
+        identity.into_iter().chain(authorities).collect()
     }
 
     /// Problems of certificates in it that are not valid `now`.

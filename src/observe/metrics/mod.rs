@@ -27,6 +27,7 @@ pub use families::audit::AuditLevel;
 pub(in crate::observe) use families::audit::{AuditCounts, AuditLoss};
 pub use families::authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
 pub use families::calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
+pub use families::certificates::CertificateMetrics;
 pub use families::conversion::{ConversionFailure, ConversionMetrics};
 pub use families::egress::EgressMetrics;
 pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
@@ -67,7 +68,7 @@ pub struct Metrics {
     unavailable_total: LabeledValues<2>,
     ejected: LabeledValues<2>,
     circuit: LabeledValues<1>,
-    certificate_expiry: LabeledValues<1>,
+    certificates: CertificateMetrics,
     registry_errors: LabeledValues<1>,
     registry_warnings: AtomicU64,
     connections_limit: AtomicU64,
@@ -76,7 +77,6 @@ pub struct Metrics {
     reviews: ReviewMetrics,
     calls: Calls,
     peer_certificates: PeerCertificates,
-    certificates_expiring: LabeledValues<1>,
     impersonations: ImpersonationMetrics,
     authorization: AuthorizationMetrics,
     audit: AuditCounts,
@@ -159,7 +159,7 @@ impl Metrics {
             unavailable_total: LabeledValues::default(),
             ejected: LabeledValues::default(),
             circuit: LabeledValues::default(),
-            certificate_expiry: LabeledValues::default(),
+            certificates: CertificateMetrics::default(),
             registry_errors: LabeledValues::default(),
             registry_warnings: AtomicU64::default(),
             connections_limit: AtomicU64::default(),
@@ -168,7 +168,6 @@ impl Metrics {
             reviews: ReviewMetrics::default(),
             calls: Calls::default(),
             peer_certificates: PeerCertificates::default(),
-            certificates_expiring: LabeledValues::default(),
             impersonations: ImpersonationMetrics::default(),
             authorization: AuthorizationMetrics::default(),
             audit: AuditCounts::default(),
@@ -211,9 +210,9 @@ impl Metrics {
         &self.peer_certificates
     }
 
-    /// Sets the number of certificates that expire within the time of the label `within` or have expired.
-    pub fn set_certificates_expiring(&self, within: &str, count: usize) {
-        self.certificates_expiring.set([within], count as f64);
+    /// Expiry of the configured certificates.
+    pub fn certificates(&self) -> &CertificateMetrics {
+        &self.certificates
     }
 
     /// Metrics of impersonation.
@@ -317,16 +316,6 @@ impl Metrics {
     /// Sets the state of the circuit breaker of APIService `service`.
     pub fn set_circuit_state(&self, service: &str, state: CircuitState) {
         self.circuit.set([service], f64::from(state as u8));
-    }
-
-    /// Sets the expiry of the certificate in `file`, in seconds since 1970.
-    pub fn set_certificate_expiry(&self, file: &str, not_after: i64) {
-        self.certificate_expiry.set([file], not_after as f64);
-    }
-
-    /// Removes the series of the certificate in `file`.
-    pub fn remove_certificate(&self, file: &str) {
-        self.certificate_expiry.remove(file);
     }
 
     /// Sets whether the registry source `source` (not a file) is being watched; otherwise its last state is in use.

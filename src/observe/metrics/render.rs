@@ -92,21 +92,7 @@ fn render_families(metrics: &Metrics, text: &mut MetricsText) {
 
 /// Certificates, circuits, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.
 fn render_certificates_and_availability(metrics: &Metrics, text: &mut MetricsText) {
-    render_family(
-        text,
-        ("narthex_certificate_expiry_timestamp_seconds", "Expiry of the certificate in a file, in seconds since 1970."),
-        ["file"],
-        &metrics.certificate_expiry,
-    );
-    render_family(
-        text,
-        (
-            "narthex_certificates_expiring",
-            "Configured certificates and certificates of servers that expire within a time; 0d: expired.",
-        ),
-        ["within"],
-        &metrics.certificates_expiring,
-    );
+    metrics.certificates.render(text);
     render_family(
         text,
         ("narthex_circuit_state", "Circuit breaker of an APIService: 0 closed, 1 half open, 2 open."),
@@ -485,7 +471,7 @@ mod tests {
         metrics.remove_apiservice("v1.gone.example.com");
         metrics.set_endpoint_ejected("v1.example.narthex.dev", "10.0.0.1:443", true);
         metrics.set_circuit_state("v1.example.narthex.dev", CircuitState::HalfOpen);
-        metrics.set_certificate_expiry("/etc/narthex/\"serving\".crt", 1_795_132_800);
+        metrics.certificates().set_expiry("/etc/narthex/\"serving\".crt", 1_795_132_800);
         metrics.set_registry_errors("bad.yaml", 2);
         metrics.set_registry_errors("mended.yaml", 1);
         metrics.set_registry_errors("mended.yaml", 0);
@@ -521,7 +507,7 @@ mod tests {
         for step in [ImpersonationStep::Attempt, ImpersonationStep::AuthorizationCheck] {
             metrics.impersonations().record(step, "user-info", true, Duration::from_millis(3));
         }
-        metrics.set_certificates_expiring("7d", 1);
+        metrics.certificates().set_expiring("7d", 1);
         let presented = PeerCertificateInfo {
             subject: "CN=server".to_owned(),
             not_before: 0,

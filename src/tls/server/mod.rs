@@ -15,13 +15,13 @@ use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 use rustls::server::ResolvesServerCert;
 
-use super::CertificateInfo;
 use super::bundle::Bundle;
+use super::certificate_in_use::CertificateInUse;
 use super::generate::generated_certs::{generate_in_memory, needs_renewal};
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 
-pub use mutual::{MutualTlsFiles, MutualTlsSettings};
+pub use mutual::{MutualTlsFiles, MutualTlsReaders, MutualTlsSettings};
 pub use reload::{ServingFiles, ServingPublishers, ServingReaders};
 pub use sni::NamedCertKey;
 
@@ -90,31 +90,6 @@ pub struct FrontProxies {
     pub group_headers: Vec<String>,
     /// Prefixes of headers with the user's extra attributes.
     pub extra_prefixes: Vec<String>,
-}
-
-/// A certificate file in use, for the metric and the status page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateInUse {
-    /// The file.
-    pub file: PathBuf,
-    /// The flag that names it, for example `--client-ca-file`.
-    pub flag: &'static str,
-    /// The subject of the certificate (in a bundle: of the one that expires first).
-    pub subject: String,
-    /// DNS names and IP addresses of the certificate.
-    pub names: Vec<String>,
-    /// First second in which that certificate is valid.
-    pub not_before: UnixTime,
-    /// Last second in which all certificates of the file are valid.
-    pub not_after: UnixTime,
-}
-
-impl CertificateInUse {
-    /// A key pair given by the flag `purpose`.
-    pub fn from_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> CertificateInUse {
-        let CertificateInfo { subject, names, not_before, not_after, .. } = pair.info().clone();
-        CertificateInUse { file: files.certificate.clone(), flag: purpose, subject, names, not_before, not_after }
-    }
 }
 
 /// Checked TLS state, ready to publish.
@@ -294,18 +269,8 @@ impl ServingMaterial {
             (&settings.request_header_ca, "--requestheader-client-ca-file", &self.request_header),
         ];
         for (file, purpose, bundle) in bundles {
-            let first =
-                bundle.as_ref().and_then(|it| it.certificate_infos().iter().min_by_key(|facts| facts.not_after));
-            if let (Some(file), Some(facts)) = (file, first) {
-                let CertificateInfo { subject, names, not_before, not_after, .. } = facts.clone();
-                list.push(CertificateInUse {
-                    file: file.clone(),
-                    flag: purpose,
-                    subject,
-                    names,
-                    not_before,
-                    not_after,
-                });
+            if let (Some(file), Some(bundle)) = (file, bundle) {
+                list.extend(CertificateInUse::from_bundle(file, purpose, bundle));
             }
         }
         list

@@ -9,12 +9,11 @@ use rustls::pki_types::UnixTime;
 use rustls::server::ResolvesServerCert;
 
 use super::published_certificates::PublishedCertificates;
-use super::{
-    CertificateInUse, ClientTrust, ClusterTrust, ServingMaterial, ServingSettings, ServingSnapshot, tls_parameters,
-};
+use super::{ClientTrust, ClusterTrust, ServingMaterial, ServingSettings, ServingSnapshot, tls_parameters};
 use crate::process::{
     Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter, ShutdownPhase,
 };
+use crate::tls::certificate_in_use::CertificateInUse;
 use crate::tls::key_pair::PairFiles;
 
 /// How often an in-memory certificate is checked for renewal.

@@ -111,7 +111,12 @@ pub(crate) fn new_environment() -> TestEnvironment {
 
 /// A certificate of servers.
 pub(crate) fn issue_server(authority: &Authority) -> Issued {
-    authority.issue(&CertificateSpec::serving(&SERVER_NAMES.map(str::to_owned)), SystemTime::now()).unwrap()
+    authority.issue(&server_spec(), SystemTime::now()).unwrap()
+}
+
+/// What a certificate of servers is for.
+pub(crate) fn server_spec() -> CertificateSpec {
+    CertificateSpec::serving(&SERVER_NAMES.map(str::to_owned))
 }
 
 /// A certificate of agents.

@@ -3,6 +3,7 @@
 
 pub(crate) mod agent_connections;
 pub(crate) mod agent_errors;
+pub(crate) mod certificate_expiry;
 pub(crate) mod fixture;
 pub(crate) mod floods;
 pub(crate) mod idle_frontends;

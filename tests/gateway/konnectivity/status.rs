@@ -14,7 +14,7 @@ use crate::konnectivity::fixture::{
 use crate::support::fixtures::eventually;
 
 /// Runs `narthex status`; its output and whether it succeeded.
-fn narthex_status(admin: u16, more: &[&str]) -> (String, bool) {
+pub(crate) fn narthex_status(admin: u16, more: &[&str]) -> (String, bool) {
     let address = format!("--admin-address=127.0.0.1:{admin}");
     let output = Command::new(env!("CARGO_BIN_EXE_narthex")).arg("status").arg(address).args(more).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);

@@ -1,21 +1,15 @@
 //! Certificate inventory and expiry warnings: certificates in use, and those presented by servers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::admin::{
-    CertificateReport, EARLIEST_EXPIRY_WARNING, ExpiryWarning, PeerCertificateReport, StatusReport, timestamp,
-};
+use crate::admin::{PeerCertificateReport, StatusReport, timestamp};
 use crate::egress::{EgressRoute, EgressRoutes};
 use crate::observe::metrics::{CallKind, Metrics};
 use crate::registry::ClientCertificate;
 use crate::route::{Route, RouteTable};
-use crate::tls::KeyPair;
-use crate::tls::server::CertificateInUse;
-
-/// Warnings logged per check; further ones are only counted.
-const MAX_LOG_LINES: usize = 50;
+use crate::tls::{CertificateInUse, CertificateReport, EARLIEST_EXPIRY_WARNING, ExpiryLog, KeyPair};
 
 /// Users of one server that are named; more are only counted.
 const MOST_USERS: usize = 5;
@@ -34,12 +28,12 @@ impl CertificateSources<'_> {
     /// The certificates that are presented or trusted, each file once: those of flags, and the key pairs of APIServices
     /// and egress proxies.
     pub(in crate::commands::gateway) fn certificates(&self) -> Vec<CertificateReport> {
-        let mut all: Vec<CertificateReport> = self.in_use.iter().map(file_certificate).collect();
-        all.extend(self.identity.as_ref().map(|pair| key_pair_certificate(pair)));
+        let mut all: Vec<CertificateReport> = self.in_use.iter().map(CertificateReport::from).collect();
+        all.extend(self.identity.as_ref().map(|pair| CertificateReport::from(&**pair)));
         let mut known: BTreeSet<String> = all.iter().map(|one| one.file.clone()).collect();
         for pair in self.egress_routes.identities().chain(self.apiservice_key_pairs()) {
             if known.insert(pair.place().to_owned()) {
-                all.push(key_pair_certificate(pair));
+                all.push(CertificateReport::from(&**pair));
             }
         }
         all
@@ -124,37 +118,16 @@ fn format_seconds(seconds: u64) -> String {
     timestamp(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-fn file_certificate(in_use: &CertificateInUse) -> CertificateReport {
-    CertificateReport {
-        file: in_use.file.display().to_string(),
-        subject: in_use.subject.clone(),
-        names: in_use.names.clone(),
-        not_before: format_seconds(in_use.not_before.as_secs()),
-        not_after: format_seconds(in_use.not_after.as_secs()),
-    }
-}
-
-fn key_pair_certificate(pair: &KeyPair) -> CertificateReport {
-    CertificateReport {
-        file: pair.place().to_owned(),
-        subject: pair.info().subject.clone(),
-        names: pair.info().names.clone(),
-        not_before: format_seconds(pair.info().not_before.as_secs()),
-        not_after: format_seconds(pair.not_after().as_secs()),
-    }
-}
-
-/// The expiry warnings logged so far.
+/// What a check of certificate expiry logged and recorded.
 #[derive(Default)]
-pub(super) struct ExpiryLog {
-    /// The most urgent warning by subject and expiry of the certificate.
-    reported: BTreeMap<(String, String), ExpiryWarning>,
+pub(super) struct CertificateExpiryCheck {
+    log: ExpiryLog,
     /// Files of key pairs of APIServices that have an expiry series in the metrics.
     metric_files: BTreeSet<String>,
 }
 
-impl ExpiryLog {
-    /// Logs each certificate that expires within 30, 7 or 1 days or has expired, once per threshold; counts them.
+impl CertificateExpiryCheck {
+    /// Logs and counts certificates that expire soon.
     pub(super) fn check(&mut self, sources: &CertificateSources<'_>, now: SystemTime) {
         let until = (now + EARLIEST_EXPIRY_WARNING).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let report = StatusReport {
@@ -163,50 +136,17 @@ impl ExpiryLog {
             ..StatusReport::default()
         };
         self.record_metrics(sources);
-        // Several servers or files may have the same certificate: one line for it.
-        let ours = report.certificates.iter().filter_map(|one| {
-            let key = (one.subject.clone(), one.not_after.clone());
-            Some((key, one.expiry_warning(now)?, one.describe_expiry(now)))
-        });
-        let theirs = report.peer_certificates.iter().filter_map(|one| {
-            let key = (one.subject.clone(), one.not_after.clone());
-            Some((key, one.expiry_warning(now)?, one.describe_expiry(now)))
-        });
-        let mut told = BTreeMap::new();
-        let (mut lines, mut left_out) = (0, 0);
-        let mut counts = [0; ExpiryWarning::ALL.len()];
-        for (key, warning, line) in ours.chain(theirs) {
-            for (count, _) in counts.iter_mut().zip(ExpiryWarning::ALL).filter(|(_, within)| warning <= *within) {
-                *count += 1;
-            }
-            let news = told.insert(key.clone(), warning).is_none() && self.reported.get(&key) != Some(&warning);
-            match news {
-                true if lines < MAX_LOG_LINES => {
-                    lines += 1;
-                    tracing::warn!("{line}; replace it");
-                }
-                true => left_out += 1,
-                false => {}
-            }
-        }
-        if left_out > 0 {
-            tracing::warn!(more = left_out, "further certificates expire soon; see 'narthex status'");
-        }
-        self.reported = told;
-        for (within, count) in ExpiryWarning::ALL.into_iter().zip(counts) {
-            sources.metrics.set_certificates_expiring(within.as_str(), count);
-        }
+        self.log.check(report.expiring_certificates(now), sources.metrics.certificates());
     }
 
     fn record_metrics(&mut self, sources: &CertificateSources<'_>) {
         let mut gone = std::mem::take(&mut self.metric_files);
         for pair in sources.apiservice_key_pairs() {
             gone.remove(pair.place());
-            let seconds = i64::try_from(pair.not_after().as_secs()).unwrap_or(i64::MAX);
-            sources.metrics.set_certificate_expiry(pair.place(), seconds);
+            sources.metrics.certificates().set_expiry(pair.place(), pair.not_after().as_secs());
             self.metric_files.insert(pair.place().to_owned());
         }
-        gone.iter().for_each(|file| sources.metrics.remove_certificate(file));
+        gone.iter().for_each(|file| sources.metrics.certificates().remove(file));
     }
 }
 

@@ -36,8 +36,8 @@ use crate::registry::{Registry, ResolveRules};
 use crate::resources::catalog::ResourceCatalog;
 use crate::rest::ObjectPublisher;
 use crate::route::{RouteSources, RouteTable, publish_route_tables};
-use crate::tls::KeyPair;
-use crate::tls::server::{CertificateInUse, ClientTrust};
+use crate::tls::server::ClientTrust;
+use crate::tls::{CertificateInUse, KeyPair};
 
 /// The control thread.
 pub(super) struct ControlThread {

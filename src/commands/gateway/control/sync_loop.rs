@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::backend_client::{BackendClient, DocumentFetcher};
-use super::certificate_expiry::{CertificateSources, ExpiryLog};
+use super::certificate_expiry::{CertificateExpiryCheck, CertificateSources};
 use super::observers::{ApiServiceObserver, DelegateAvailability};
 use crate::availability::AvailabilityMap;
 use crate::discovery::{ApiServiceClaim, ClaimChange, DiscoveryAggregator, DiskCache};
@@ -18,7 +18,7 @@ use crate::process::{Drain, Problems, Published, ShutdownPhase, changed_or_pendi
 use crate::registry::{ApiService, DELEGATE, Registry, Revision, api_server_of_location};
 use crate::resources::catalog::ResourceCatalog;
 use crate::route::RouteTable;
-use crate::tls::server::CertificateInUse;
+use crate::tls::CertificateInUse;
 
 /// Seconds after which every circuit state is recorded again, in case its series was removed.
 const CIRCUIT_REFRESH_ROUNDS: u32 = 30;
@@ -80,7 +80,7 @@ pub(super) struct SyncState {
     rounds: u32,
     /// Files of client certificates for egress proxies that have an expiry series in the metrics.
     proxy_certificates: Vec<String>,
-    expiry: ExpiryLog,
+    expiry: CertificateExpiryCheck,
 }
 
 impl Aggregators {
@@ -248,25 +248,25 @@ impl SyncLoop {
 
     /// Records in the metrics when each certificate in use expires.
     fn record_certificate_expiry(&mut self) {
-        let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let (inputs, recorded) = (&self.inputs, &mut self.state.proxy_certificates);
+        let metrics = inputs.metrics.certificates();
         for in_use in inputs.certificates_in_use.load().iter() {
-            inputs.metrics.set_certificate_expiry(&in_use.file.display().to_string(), seconds(in_use.not_after));
+            metrics.set_expiry(&in_use.file.display().to_string(), in_use.not_after.as_secs());
         }
         let mut gone = std::mem::take(recorded);
         for identity in inputs.egress_routes.load().identities() {
             let place = identity.place();
             gone.retain(|file| file != place);
             if recorded.iter().all(|file| file != place) {
-                inputs.metrics.set_certificate_expiry(place, seconds(identity.not_after()));
+                metrics.set_expiry(place, identity.not_after().as_secs());
                 recorded.push(place.to_owned());
             }
         }
-        gone.iter().for_each(|file| inputs.metrics.remove_certificate(file));
+        gone.iter().for_each(|file| metrics.remove(file));
         // Last: an egress proxy may have the same certificate.
         if let Some(identity) = &self.client.identity {
             let identity = identity.load();
-            inputs.metrics.set_certificate_expiry(identity.place(), seconds(identity.not_after()));
+            metrics.set_expiry(identity.place(), identity.not_after().as_secs());
         }
     }
 }

@@ -1,28 +1,21 @@
 //! A real kube-apiserver whose EgressSelectorConfiguration names narthex's Konnectivity server.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
 use base64::Engine as _;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
+use super::DIALS;
+use super::kubelet_streams::KwokNode;
 use super::pairs::OWN;
 use crate::environment::{
-    Cluster, Extension, Identity, Konnectivity, KonnectivityMode, TestEnvironment, eventually, peer,
-    start_conversion_webhook, write_egress_configuration,
+    Cluster, Extension, Konnectivity, KonnectivityMode, TestEnvironment, eventually, peer, start_conversion_webhook,
+    write_egress_configuration,
 };
 use crate::scenarios::openapi;
 
-const DIALS: &str = "konnectivity_network_proxy_server_dial_duration_seconds_count";
-const LOG: &str = "a line of the container\n";
-
-/// An aggregated API server, a conversion webhook by Service, and the log of a pod.
+/// An aggregated API server, a conversion webhook by Service, and the kubelet of a pod's node.
 pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: KonnectivityMode) {
     let directory = environment.scratch(&format!("konnectivity-kube-apiserver-{mode:?}"));
     let mut konnectivity = Konnectivity::with_pair(&directory, mode, OWN);
@@ -45,13 +38,14 @@ pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: Konnecti
     let by_webhook = konnectivity.count(DIALS);
     assert!(by_webhook > by_aggregation, "the webhook is called past the server");
 
-    reads_log(&cluster);
-    let by_log = konnectivity.count(DIALS);
-    assert!(by_log > by_webhook, "the kubelet is called past the server");
+    let node = KwokNode::start(&cluster, &directory);
+    node.check_streams(&konnectivity);
+    let mut followed_log = node.follow_log();
 
     // Without an agent the error says so; with another one all goes on.
     drop(konnectivity.agents.remove(0));
     konnectivity.wait_for_agents(0);
+    println!("kubectl logs --follow without an agent: {}", followed_log.wait());
     let error = eventually("an error without an agent", || list().err().ok_or("still served".to_owned()));
     println!("without an agent: {error}");
     konnectivity.start_agent("agent-b", None);
@@ -123,51 +117,4 @@ fn converts(cluster: &Cluster) {
         if response.status == 200 { Ok(response.json()) } else { Err(response.text()) }
     });
     assert_eq!(converted["spec"]["converted"], true);
-}
-
-fn reads_log(cluster: &Cluster) {
-    let identity = cluster.authorities.backend.server("kubelet", &["127.0.0.1"]);
-    let port = start_kubelet(&identity);
-    let create = |path: &str, document: &Value| cluster.endpoint.create(cluster.admin(), path, document);
-    create(
-        "/api/v1/nodes",
-        &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}}),
-    );
-    create(
-        "/api/v1/namespaces/default/pods",
-        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
-            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "example.com/c:1"}]}}),
-    );
-    let response = cluster.endpoint.get(Some(cluster.admin()), "/api/v1/namespaces/default/pods/p/log").unwrap();
-    assert_eq!((response.status.as_u16(), response.text().as_str()), (200, LOG));
-}
-
-/// A kubelet that has logs only.
-fn start_kubelet(identity: &Identity) -> u16 {
-    let chain = CertificateDer::pem_file_iter(&identity.certificate).unwrap().map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(versions.with_no_client_auth().with_single_cert(chain, key).unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
-            let mut request = String::new();
-            let mut reader = BufReader::new(&mut stream);
-            while reader.read_line(&mut request).is_ok_and(|length| length > 2) {}
-            let (status, body) = match request.starts_with("GET /containerLogs/default/p/c") {
-                true => ("200 OK", LOG),
-                false => ("404 Not Found", ""),
-            };
-            let length = body.len();
-            let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
-            stream.conn.send_close_notify();
-            let _ = stream.flush();
-        }
-    });
-    port
 }

@@ -8,6 +8,7 @@ mod flags;
 mod gateway;
 mod interrupted_transfer;
 mod kube_apiserver;
+mod kubelet_streams;
 mod leases;
 mod metric_families;
 mod pairs;
@@ -119,6 +120,9 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
 ];
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Metric of a server: dials that succeeded.
+const DIALS: &str = "konnectivity_network_proxy_server_dial_duration_seconds_count";
 
 /// Runs a future on one thread with a timeout.
 fn run_local<T>(future: impl Future<Output = T>) -> T {

@@ -8,6 +8,7 @@ use super::histogram::{AGENT_BOUNDS, DurationHistogram};
 use super::lease_calls::LeaseCalls;
 use super::packets::{StreamMetrics, StreamSegment};
 use crate::observe::metrics::exposition::{ExpositionFormat, MetricType, MetricsText};
+use crate::observe::metrics::families::certificates::CertificateMetrics;
 use crate::observe::metrics::procfs::ProcessStats;
 
 /// Current values and counters of the Konnectivity agent.
@@ -27,6 +28,8 @@ pub struct KonnectivityAgentMetrics {
     dials: DurationHistogram,
     /// Packets and errors of streams.
     pub streams: Arc<StreamMetrics>,
+    /// Expiry of certificates.
+    pub certificates: Arc<CertificateMetrics>,
     /// Lists of Leases.
     pub lease_lists: LeaseCalls,
     /// Watches of Leases.
@@ -44,6 +47,7 @@ impl Default for KonnectivityAgentMetrics {
             dial_failures: AtomicU64::new(0),
             dials: DurationHistogram::new(&AGENT_BOUNDS),
             streams: Arc::default(),
+            certificates: Arc::default(),
             lease_lists: LeaseCalls::new(&AGENT_BOUNDS),
             lease_watches: LeaseCalls::new(&AGENT_BOUNDS),
         }
@@ -101,6 +105,7 @@ impl KonnectivityAgentMetrics {
         text.sample(&[("direction", "from_server")], self.streams.errors_of(StreamSegment::ToAgent));
         text.sample(&[("direction", "to_server")], self.streams.errors_of(StreamSegment::FromAgent));
         self.render_leases(&mut text);
+        self.certificates.render(&mut text);
         ProcessStats::read().render(&mut text);
         text.finish()
     }

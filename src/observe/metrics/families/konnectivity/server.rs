@@ -8,6 +8,7 @@ use super::histogram::{CONNECTION_BOUNDS, DEFAULT_BOUNDS, DurationHistogram, SER
 use super::lease_calls::LeaseCalls;
 use super::packets::StreamMetrics;
 use crate::observe::metrics::exposition::{ExpositionFormat, MetricType, MetricsText};
+use crate::observe::metrics::families::certificates::CertificateMetrics;
 use crate::observe::metrics::procfs::ProcessStats;
 
 /// Why a dial of the server failed; value of the label `reason`.
@@ -54,6 +55,8 @@ pub struct KonnectivityServerMetrics {
     failures: [AtomicU64; REASONS.len()],
     /// Packets and errors of streams.
     pub streams: Arc<StreamMetrics>,
+    /// Expiry of certificates.
+    pub certificates: Arc<CertificateMetrics>,
     /// Lists of Leases.
     pub lease_lists: LeaseCalls,
     /// Deletions of expired Leases.
@@ -90,6 +93,7 @@ impl Default for KonnectivityServerMetrics {
             connections: DurationHistogram::new(&CONNECTION_BOUNDS),
             failures: Default::default(),
             streams: Arc::default(),
+            certificates: Arc::default(),
             lease_lists: LeaseCalls::new(&DEFAULT_BOUNDS),
             lease_deletions: LeaseCalls::new(&DEFAULT_BOUNDS),
             culled_leases: AtomicU64::new(0),
@@ -134,6 +138,7 @@ impl KonnectivityServerMetrics {
         ];
         self.streams.render(&mut text, names);
         self.render_leases(&mut text);
+        self.certificates.render(&mut text);
         ProcessStats::read().render(&mut text);
         text.finish()
     }

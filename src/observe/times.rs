@@ -7,8 +7,8 @@ pub fn timestamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
 }
 
-/// Offset of `timestamp` from `now`; `None` if it cannot be parsed.
-pub(super) fn time_offset(timestamp: &str, now: SystemTime) -> Option<TimeOffset> {
+/// The offset of `timestamp` from `now`; `None` if it cannot be parsed.
+pub fn time_offset(timestamp: &str, now: SystemTime) -> Option<TimeOffset> {
     let time = SystemTime::from(timestamp.parse::<jiff::Timestamp>().ok()?);
     Some(match now.duration_since(time) {
         Ok(past) => TimeOffset::Past(past),
@@ -17,16 +17,27 @@ pub(super) fn time_offset(timestamp: &str, now: SystemTime) -> Option<TimeOffset
 }
 
 /// Offset of a time from now.
-pub(super) enum TimeOffset {
+pub enum TimeOffset {
+    /// How long ago it was.
     Past(Duration),
+    /// In how long it will be.
     Future(Duration),
 }
 
 /// Age of `timestamp`, for a column AGE; `<unknown>` if it cannot be parsed.
-pub(super) fn format_age(timestamp: &str, now: SystemTime) -> String {
+pub fn format_age(timestamp: &str, now: SystemTime) -> String {
     match time_offset(timestamp, now) {
         Some(TimeOffset::Past(past)) => human_duration(past),
         Some(TimeOffset::Future(_)) => human_duration(Duration::ZERO),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// Time until `timestamp`: `in 89d`, `expired 5m ago`.
+pub fn format_expiry(timestamp: &str, now: SystemTime) -> String {
+    match time_offset(timestamp, now) {
+        Some(TimeOffset::Past(past)) => format!("expired {} ago", human_duration(past)),
+        Some(TimeOffset::Future(left)) => format!("in {}", human_duration(left)),
         None => "<unknown>".to_owned(),
     }
 }
@@ -54,7 +65,7 @@ pub fn human_duration(duration: Duration) -> String {
 }
 
 /// Formats a latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
-pub(super) fn format_latency(micros: Option<u64>) -> String {
+pub fn format_latency(micros: Option<u64>) -> String {
     match micros.map(|micros| micros as f64 / 1000.0) {
         None => String::new(),
         Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
