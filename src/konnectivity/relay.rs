@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::server::TlsStream;
 
 use super::multiplexer::{MAX_PACKET_DATA, MultiplexedTunnel, TunnelEvent};
+use crate::egress::ReadAhead;
 
 /// How long a socket may accept nothing after its tunnel was closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -67,6 +68,12 @@ impl PeerState for UnixStream {
 impl<S: PeerState> PeerState for TlsStream<S> {
     fn peer_end(&self) -> PeerEnd {
         self.get_ref().0.peer_end()
+    }
+}
+
+impl<S: PeerState> PeerState for ReadAhead<S> {
+    fn peer_end(&self) -> PeerEnd {
+        self.get_ref().peer_end()
     }
 }
 
@@ -223,6 +230,7 @@ async fn send_all<S>(
 where
     S: AsyncRead + PeerState + Unpin,
 {
+    let mut failed = None;
     loop {
         // The end of a socket is behind data that is not read while the tunnel has no room.
         let room = loop {
@@ -236,7 +244,7 @@ where
         }
         let data = tokio::select! {
             biased;
-            data = read(socket) => data?,
+            data = read(socket, &mut failed) => data?,
             () = tunnel.closed() => return Ok(Sent::TunnelClosed),
         };
         if data.is_empty() {
@@ -302,19 +310,36 @@ async fn receive_all<W: AsyncWrite + Unpin>(
     }
 }
 
-/// Reads a piece of at most one packet; empty at the end.
-async fn read<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Bytes> {
+/// Reads a piece of at most one packet; empty at the end. An error that follows data is left in `failed`, for the next
+/// call.
+async fn read<R: AsyncRead + Unpin>(reader: &mut R, failed: &mut Option<io::Error>) -> io::Result<Bytes> {
+    if let Some(error) = failed.take() {
+        return Err(error);
+    }
     poll_fn(|cx| {
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.capacity() < MIN_SHARED_BYTES {
                 buffer.reserve(MAX_PACKET_DATA);
             }
             let limit = buffer.capacity().min(MAX_PACKET_DATA);
-            let mut limited = (&mut *buffer).limit(limit);
-            let polled = pin!(reader.read_buf(&mut limited)).poll(cx);
-            let Poll::Ready(read) = polled else { return Poll::Pending };
-            let length = read?;
-            if length < MIN_SHARED_BYTES {
+            // TLS returns one record at a time, which is a quarter of a packet. Little data is sent at once.
+            let mut last = MIN_SHARED_BYTES;
+            while last >= MIN_SHARED_BYTES && buffer.len() < limit {
+                let room = limit - buffer.len();
+                let mut limited = (&mut *buffer).limit(room);
+                let polled = pin!(reader.read_buf(&mut limited)).poll(cx);
+                match polled {
+                    Poll::Ready(Ok(length)) => last = length,
+                    Poll::Ready(Err(error)) if buffer.is_empty() => return Poll::Ready(Err(error)),
+                    Poll::Ready(Err(error)) => {
+                        *failed = Some(error);
+                        break;
+                    }
+                    Poll::Pending if buffer.is_empty() => return Poll::Pending,
+                    Poll::Pending => break,
+                }
+            }
+            if buffer.len() < MIN_SHARED_BYTES {
                 let data = Bytes::copy_from_slice(buffer);
                 buffer.clear();
                 return Poll::Ready(Ok(data));
@@ -329,5 +354,47 @@ async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns so many bytes at a time, and then an error or nothing.
+    struct PieceReader {
+        pieces: Vec<usize>,
+        error: Option<io::Error>,
+    }
+
+    impl AsyncRead for PieceReader {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            if let Some(length) = self.pieces.pop() {
+                assert!(length <= out.remaining());
+                out.put_slice(&vec![7; length]);
+                return Poll::Ready(Ok(()));
+            }
+            self.error.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+        }
+    }
+
+    #[tokio::test]
+    async fn relay_reads_records_of_tls_into_one_packet() {
+        const RECORD: usize = 16 << 10;
+        let mut reader = PieceReader { pieces: vec![10, RECORD, 10, RECORD, RECORD, RECORD, RECORD], error: None };
+        let mut failed = None;
+        for expected in [4 * RECORD, 10, RECORD + 10] {
+            assert_eq!(read(&mut reader, &mut failed).await.unwrap().len(), expected);
+        }
+        assert!(reader.pieces.is_empty());
+    }
+
+    #[tokio::test]
+    async fn relay_reports_an_error_after_the_data_before_it() {
+        let mut reader = PieceReader { pieces: vec![9 << 10], error: Some(io::ErrorKind::ConnectionReset.into()) };
+        let mut failed = None;
+        assert_eq!(read(&mut reader, &mut failed).await.unwrap().len(), 9 << 10);
+        let error = read(&mut reader, &mut failed).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -13,6 +13,7 @@ use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::api_server::ApiServerKubeconfig;
 use super::certificate_expiry::CertificateInventory;
@@ -24,6 +25,7 @@ use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{FrontendAddress, FrontendMode, KonnectivityServerConfig};
+use crate::egress::ReadAhead;
 use crate::konnectivity::leases::publish_lease;
 use crate::konnectivity::report::KonnectivityServerReport;
 use crate::konnectivity::server::{
@@ -332,7 +334,7 @@ impl ListenerService {
                     self.server.record_refused_connection("client", remote, &error);
                 })?;
                 let Some(stream) = stream else { return Ok(()) };
-                Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0))).await;
+                Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0.get_ref()))).await;
                 Ok(())
             }
             AcceptedSocket::ClientUnix(socket) => {
@@ -382,7 +384,7 @@ fn reset(socket: &TcpStream) {
 async fn handshake(
     socket: std::net::TcpStream,
     tls: &TlsReader,
-) -> io::Result<Option<tokio_rustls::server::TlsStream<TcpStream>>> {
+) -> io::Result<Option<TlsStream<ReadAhead<TcpStream>>>> {
     let socket = TcpStream::from_std(socket)?;
     let shake_hands = async {
         match socket.peek(&mut [0]).await {
@@ -392,7 +394,7 @@ async fn handshake(
             _ => {}
         }
         let config = tls.load().as_ref().clone();
-        TlsAcceptor::from(config).accept(socket).await.map(Some)
+        TlsAcceptor::from(config).accept(ReadAhead::enabled(socket)).await.map(Some)
     };
     timeout(HANDSHAKE_TIMEOUT, shake_hands).await?
 }

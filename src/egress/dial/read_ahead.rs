@@ -24,8 +24,8 @@ thread_local! {
 }
 
 /// An open connection with optional read-ahead.
-pub struct ReadAhead {
-    transport: TransportStream,
+pub struct ReadAhead<S = TransportStream> {
+    transport: S,
     is_enabled: bool,
     buffered: Option<ReadBuffer>,
     /// Counts the connection, if it is counted.
@@ -39,16 +39,28 @@ struct ReadBuffer {
     to: usize,
 }
 
+impl<S> ReadAhead<S> {
+    /// A connection with read-ahead.
+    pub fn enabled(transport: S) -> ReadAhead<S> {
+        ReadAhead { transport, is_enabled: true, buffered: None, slot: None }
+    }
+
+    /// The connection itself. What was read ahead is not in it.
+    pub fn get_ref(&self) -> &S {
+        &self.transport
+    }
+}
+
 impl ReadAhead {
     /// A connection without read-ahead.
-    pub(in crate::egress) fn new(carrier: TransportStream) -> ReadAhead {
-        ReadAhead { transport: carrier, is_enabled: false, buffered: None, slot: None }
+    pub(in crate::egress) fn new(transport: TransportStream) -> ReadAhead {
+        ReadAhead { transport, is_enabled: false, buffered: None, slot: None }
     }
 
     /// A connection that returns `bytes`, received already, before reading.
-    pub(in crate::egress) fn with_prefix(bytes: &[u8], carrier: TransportStream) -> ReadAhead {
+    pub(in crate::egress) fn with_prefix(bytes: &[u8], transport: TransportStream) -> ReadAhead {
         let left = ReadBuffer { buffer: bytes.into(), from: 0, to: bytes.len() };
-        ReadAhead { transport: carrier, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
+        ReadAhead { transport, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
     }
 
     /// Holds `place` until the connection is dropped.
@@ -85,7 +97,7 @@ impl ReadBuffer {
     }
 }
 
-impl AsyncRead for ReadAhead {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.buffered.is_none() {
@@ -114,7 +126,7 @@ impl AsyncRead for ReadAhead {
     }
 }
 
-impl AsyncWrite for ReadAhead {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.transport).poll_write(cx, bytes)
     }

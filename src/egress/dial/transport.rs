@@ -10,7 +10,7 @@ use crate::egress::dial::streams::streams;
 use crate::egress::proxy::konnectivity::KonnectivityTunnel;
 
 /// An open transport to a backend or to a proxy.
-pub(in crate::egress) enum TransportStream {
+pub enum TransportStream {
     /// To the backend itself, or to a proxy.
     Tcp(TcpStream),
     /// Unix socket of a backend or proxy on this machine.

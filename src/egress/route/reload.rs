@@ -67,9 +67,10 @@ impl EgressConfigFile {
             let routes = routes.reuse_unchanged(&before);
             // Without a change nothing is published.
             if routes != *before {
-                tracing::info!(file, ways = %routes, "egress selections reloaded");
+                let routes = Arc::new(routes);
+                publisher.publish(routes.clone());
+                tracing::info!(file, routes = %routes, "egress selections reloaded");
                 self.log_changes(&file, &before, &routes);
-                publisher.publish(Arc::new(routes));
             }
         }
     }

@@ -18,7 +18,7 @@ use super::connection::{AgentMetadata, ServerStream, send_drain};
 use super::files::{client_config, read_token};
 use super::settings::{AgentSettings, ServerCountSource};
 use super::state::AgentState;
-use crate::egress::DestinationPattern;
+use crate::egress::{DestinationPattern, ReadAhead};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -241,7 +241,8 @@ impl KonnectivityAgent {
         let connected = timeout(CONNECT_TIMEOUT, async {
             let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
             configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
-            TlsConnector::from(config).connect(name, socket).await.map_err(|error| ServerConnectError::tls(&error))
+            let connected = TlsConnector::from(config).connect(name, ReadAhead::enabled(socket)).await;
+            connected.map_err(|error| ServerConnectError::tls(&error))
         });
         let stream = match connected.await {
             Ok(Ok(stream)) => stream,

@@ -1,6 +1,9 @@
 //! The gateway's own requests to backends: probes, discovery and OpenAPI documents.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -11,7 +14,7 @@ use rustls_pki_types::UnixTime;
 
 use crate::availability::{Probe, ProbeFailure, ProbeObserver};
 use crate::discovery::{Fetch, FetchError, FetchedResponse, MAX_BODY};
-use crate::egress::{Address, DialPhase, EndpointResponse, Pool, SendError};
+use crate::egress::{Address, DialPhase, Endpoint, EndpointResponse, Pool, SendError};
 use crate::forward::{UserHeaders, endpoint_key, transport_security};
 use crate::kubeapi::User;
 use crate::message::Body;
@@ -21,10 +24,16 @@ use crate::registry::{ApiService, ClientCertificate, DELEGATE, ResolvedBackend};
 use crate::route::RouteTable;
 use crate::tls::KeyPair;
 
+/// How long a connection to the delegate is used for polls. The delegate is polled every few seconds, and a TLS handshake
+/// costs more than what is read; but a new connection is how its new certificate is noticed.
+const DELEGATE_CONNECTION_TIME: Duration = Duration::from_secs(60);
+
 /// Sends the gateway's own requests to backends, as kube-aggregator does: as user `system:kube-aggregator` of group
 /// `system:masters`, never with anything a client sent.
 pub(super) struct BackendClient {
     pub(super) pool: Pool,
+    /// The delegate's endpoint, and since when it is held.
+    pub(super) delegate_endpoint: RefCell<Option<(Instant, Rc<Endpoint>)>>,
     pub(super) identity: Option<Published<KeyPair>>,
     pub(super) table: Published<RouteTable>,
     pub(super) identity_headers: UserHeaders,
@@ -58,6 +67,9 @@ impl BackendClient {
         let wire =
             transport_security(api_service, resolved, ours.as_ref()).map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&endpoint_key(api_service, resolved, address, &wire));
+        if api_service.name == DELEGATE {
+            self.hold_delegate_endpoint(&endpoint);
+        }
         let mut request = Box::new(Request::new(Body::Empty));
         *request.method_mut() = Method::GET;
         *request.uri_mut() = format!("{}{path}", resolved.prefix)
@@ -103,6 +115,19 @@ impl BackendClient {
 }
 
 impl BackendClient {
+    /// Keeps the connections of the delegate's `endpoint` open for [`DELEGATE_CONNECTION_TIME`].
+    fn hold_delegate_endpoint(&self, endpoint: &Rc<Endpoint>) {
+        let mut held = self.delegate_endpoint.borrow_mut();
+        match &*held {
+            Some((since, same)) if Rc::ptr_eq(same, endpoint) => {
+                if since.elapsed() > DELEGATE_CONNECTION_TIME {
+                    *held = None;
+                }
+            }
+            _ => *held = Some((Instant::now(), endpoint.clone())),
+        }
+    }
+
     /// The client certificate for the backend of `api_service` with its validity problem, if it has one.
     fn certificate_validity_problem(&self, api_service: &ApiService) -> Option<String> {
         let (kind, pair) = match &api_service.client_certificate {
@@ -147,7 +172,7 @@ impl Probe for &BackendClient {
 
 /// Fetches documents for discovery and OpenAPI.
 pub(super) struct DocumentFetcher {
-    pub(super) client: std::rc::Rc<BackendClient>,
+    pub(super) client: Rc<BackendClient>,
     /// Memory budget of all documents being read, shared by APIServices.
     pub(super) memory: Arc<FairBudget>,
 }

@@ -10,6 +10,7 @@ mod tasks;
 mod upstream_readiness;
 mod warnings;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -127,6 +128,7 @@ impl ControlThread {
         let dialer = self.egress.dialer();
         let client = Rc::new(BackendClient {
             pool: Pool::new(dialer.clone()),
+            delegate_endpoint: RefCell::default(),
             identity: self.identity,
             table: self.table.clone(),
             identity_headers,
