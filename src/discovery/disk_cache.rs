@@ -255,16 +255,17 @@ fn write(file: &Path, header: &CacheHeader, content: &[u8]) -> Result<(), String
 }
 
 fn run_jobs(jobs: &CoalescingReceiver<JobKey, CacheJob>) {
-    // Directories whose last write failed: one log line until they can be written again.
+    // Caches whose last write failed: one log line until they can be written again.
     let mut failed = HashSet::new();
     while let Some((JobKey { path, .. }, job)) = jobs.recv() {
-        let directory = path.parent().unwrap_or(&path).to_owned();
-        // A panic is logged, and leaves the thread to the other caches.
-        match catch_unwind(AssertUnwindSafe(|| run_job(&path, job))) {
-            Ok(Ok(())) => {
-                failed.remove(&directory);
+        // A panic ends only its job.
+        let written = catch_unwind(AssertUnwindSafe(|| run_job(&path, job)));
+        let directory = path.ancestors().nth(2).unwrap_or(&path);
+        match written {
+            Ok(Some(Ok(()))) => {
+                failed.remove(directory);
             }
-            Ok(Err(problem)) if failed.insert(directory) => {
+            Ok(Some(Err(problem))) if failed.insert(directory.to_owned()) => {
                 tracing::warn!(problem, "discovery cache cannot be written");
             }
             _ => {}
@@ -272,14 +273,15 @@ fn run_jobs(jobs: &CoalescingReceiver<JobKey, CacheJob>) {
     }
 }
 
-fn run_job(path: &Path, job: CacheJob) -> Result<(), String> {
+/// The result of a write; `None` if nothing was written.
+fn run_job(path: &Path, job: CacheJob) -> Option<Result<(), String>> {
     match job {
-        CacheJob::Write { header, content } => content().map_or(Ok(()), |content| write(path, &header, &content))?,
+        CacheJob::Write { header, content } => return content().map(|content| write(path, &header, &content)),
         CacheJob::Remove => drop(fs::remove_file(path)),
         CacheJob::Read(read) => read(path),
         CacheJob::Sweep(names) => remove_others(path, &names),
     }
-    Ok(())
+    None
 }
 
 fn remove_others(directory: &Path, names: &[String]) {
@@ -399,13 +401,13 @@ mod tests {
         let cache = DiskCache::in_directory(dir.path());
         let section = cache.section("discovery");
         let (release, hangs) = std::sync::mpsc::channel::<()>();
-        let (began, begun) = std::sync::mpsc::channel();
+        let (started, has_started) = std::sync::mpsc::channel();
         section.store(&claim("v1.slow", "b"), move || {
-            began.send(()).unwrap();
+            started.send(()).unwrap();
             hangs.recv().unwrap();
             None
         });
-        begun.recv().unwrap();
+        has_started.recv().unwrap();
         let content = std::sync::Arc::new(());
         for round in 0..100 {
             for name in ["v1.a", "v1.b", "v1.gone"] {
@@ -436,14 +438,15 @@ mod tests {
     fn disk_cache_restores_on_cache_thread() {
         let dir = tempfile::tempdir().unwrap();
         let section = DiskCache::in_directory(dir.path()).section("discovery");
-        let recall =
-            |backend: &str| section.restore(&claim("v1.g", backend), |kept, of| Some((kept.to_vec(), of.name.clone())));
+        let restore = |backend: &str| {
+            section.restore(&claim("v1.g", backend), |content, claim| Some((content.to_vec(), claim.name.clone())))
+        };
         section.store(&claim("v1.g", "b"), || Some(b"rest".to_vec()));
         // A read of a file does not replace a pending write of it.
-        let (first, second) = (recall("b").unwrap(), recall("b").unwrap());
+        let (first, second) = (restore("b").unwrap(), restore("b").unwrap());
         assert_eq!(second.blocking_recv().unwrap(), (b"rest".to_vec(), "v1.g".to_owned()));
         drop(first);
-        assert!(recall("c").unwrap().blocking_recv().is_err(), "another backend's");
+        assert!(restore("c").unwrap().blocking_recv().is_err(), "another backend's");
         let nothing = DiskCache::disabled().section("discovery").restore(&claim("v1.g", "b"), |_, _| Some(()));
         assert!(nothing.is_none());
     }

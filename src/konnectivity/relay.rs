@@ -230,7 +230,7 @@ async fn send_all<S>(
 where
     S: AsyncRead + PeerState + Unpin,
 {
-    let mut failed = None;
+    let mut deferred_error = None;
     loop {
         // The end of a socket is behind data that is not read while the tunnel has no room.
         let room = loop {
@@ -244,7 +244,7 @@ where
         }
         let data = tokio::select! {
             biased;
-            data = read(socket, &mut failed) => data?,
+            data = read(socket, &mut deferred_error) => data?,
             () = tunnel.closed() => return Ok(Sent::TunnelClosed),
         };
         if data.is_empty() {
@@ -310,10 +310,10 @@ async fn receive_all<W: AsyncWrite + Unpin>(
     }
 }
 
-/// Reads a piece of at most one packet; empty at the end. An error that follows data is left in `failed`, for the next
+/// Reads a piece of at most one packet; empty at the end. An error that follows data is left in `deferred_error`, for the next
 /// call.
-async fn read<R: AsyncRead + Unpin>(reader: &mut R, failed: &mut Option<io::Error>) -> io::Result<Bytes> {
-    if let Some(error) = failed.take() {
+async fn read<R: AsyncRead + Unpin>(reader: &mut R, deferred_error: &mut Option<io::Error>) -> io::Result<Bytes> {
+    if let Some(error) = deferred_error.take() {
         return Err(error);
     }
     poll_fn(|cx| {
@@ -332,7 +332,7 @@ async fn read<R: AsyncRead + Unpin>(reader: &mut R, failed: &mut Option<io::Erro
                     Poll::Ready(Ok(length)) => last = length,
                     Poll::Ready(Err(error)) if buffer.is_empty() => return Poll::Ready(Err(error)),
                     Poll::Ready(Err(error)) => {
-                        *failed = Some(error);
+                        *deferred_error = Some(error);
                         break;
                     }
                     Poll::Pending if buffer.is_empty() => return Poll::Pending,
@@ -382,9 +382,9 @@ mod tests {
     async fn relay_reads_records_of_tls_into_one_packet() {
         const RECORD: usize = 16 << 10;
         let mut reader = PieceReader { pieces: vec![10, RECORD, 10, RECORD, RECORD, RECORD, RECORD], error: None };
-        let mut failed = None;
+        let mut deferred_error = None;
         for expected in [4 * RECORD, 10, RECORD + 10] {
-            assert_eq!(read(&mut reader, &mut failed).await.unwrap().len(), expected);
+            assert_eq!(read(&mut reader, &mut deferred_error).await.unwrap().len(), expected);
         }
         assert!(reader.pieces.is_empty());
     }
@@ -392,9 +392,9 @@ mod tests {
     #[tokio::test]
     async fn relay_reports_an_error_after_the_data_before_it() {
         let mut reader = PieceReader { pieces: vec![9 << 10], error: Some(io::ErrorKind::ConnectionReset.into()) };
-        let mut failed = None;
-        assert_eq!(read(&mut reader, &mut failed).await.unwrap().len(), 9 << 10);
-        let error = read(&mut reader, &mut failed).await.unwrap_err();
+        let mut deferred_error = None;
+        assert_eq!(read(&mut reader, &mut deferred_error).await.unwrap().len(), 9 << 10);
+        let error = read(&mut reader, &mut deferred_error).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -192,6 +192,6 @@ pub struct FailureReport {
 }
 
 /// The time `age` ago.
-pub(super) fn format_age(age: Duration) -> String {
+pub(super) fn timestamp_ago(age: Duration) -> String {
     timestamp(SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
 }

@@ -34,17 +34,17 @@ impl ExpiryLog {
 
     /// Sentences about certificates whose warning is new.
     fn unreported(&mut self, expiring: Vec<ExpiringCertificate>) -> Vec<String> {
-        let mut told = BTreeMap::new();
+        let mut current = BTreeMap::new();
         let mut lines = Vec::new();
         for ExpiringCertificate { warning, sentence, subject, not_after } in expiring {
             let key = (subject, not_after);
             // Several servers or files may have the same certificate: one line for it.
             let is_reported = self.reported.get(&key) == Some(&warning);
-            if told.insert(key, warning).is_none() && !is_reported {
+            if current.insert(key, warning).is_none() && !is_reported {
                 lines.push(sentence);
             }
         }
-        self.reported = told;
+        self.reported = current;
         lines
     }
 }

@@ -394,7 +394,7 @@ async fn handshake(
             _ => {}
         }
         let config = tls.load().as_ref().clone();
-        TlsAcceptor::from(config).accept(ReadAhead::enabled(socket)).await.map(Some)
+        TlsAcceptor::from(config).accept(ReadAhead::with_read_ahead(socket)).await.map(Some)
     };
     timeout(HANDSHAKE_TIMEOUT, shake_hands).await?
 }

@@ -1,7 +1,7 @@
 //! Reads more from a socket than TLS asks for.
 //!
-//! rustls reads 4 KiB at a time. A backend that answers many requests on one connection has often sent more by then,
-//! and each read would be a system call.
+//! rustls reads 4 KiB at a time. A peer that sends the data of many requests or tunnels on one connection has often sent
+//! more by then, and each read would be a system call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -41,7 +41,7 @@ struct ReadBuffer {
 
 impl<S> ReadAhead<S> {
     /// A connection with read-ahead.
-    pub fn enabled(transport: S) -> ReadAhead<S> {
+    pub fn with_read_ahead(transport: S) -> ReadAhead<S> {
         ReadAhead { transport, is_enabled: true, buffered: None, slot: None }
     }
 
@@ -63,9 +63,9 @@ impl ReadAhead {
         ReadAhead { transport, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
     }
 
-    /// Holds `place` until the connection is dropped.
-    pub(in crate::egress) fn attach_slot(&mut self, place: ConnectionSlot) {
-        self.slot = Some(place);
+    /// Holds `slot` until the connection is dropped.
+    pub(in crate::egress) fn attach_slot(&mut self, slot: ConnectionSlot) {
+        self.slot = Some(slot);
     }
 
     /// Has the connection reset instead of closed in order when this is dropped, where the transport can do that.

@@ -241,7 +241,7 @@ impl KonnectivityAgent {
         let connected = timeout(CONNECT_TIMEOUT, async {
             let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
             configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
-            let connected = TlsConnector::from(config).connect(name, ReadAhead::enabled(socket)).await;
+            let connected = TlsConnector::from(config).connect(name, ReadAhead::with_read_ahead(socket)).await;
             connected.map_err(|error| ServerConnectError::tls(&error))
         });
         let stream = match connected.await {

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::recent_failures::shorten;
-use super::report::{StalledTunnelReport, format_age};
+use super::report::{StalledTunnelReport, timestamp_ago};
 use super::stream_counter::StreamCounter;
 use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
@@ -256,7 +256,7 @@ impl TunnelMultiplexer {
             }
             .to_owned(),
             bytes: tunnel.bytes as u64,
-            since: format_age(tunnel.age),
+            since: timestamp_ago(tunnel.age),
         };
         let stalled = self.state.lock().stalled_tunnels();
         stalled.into_iter().map(describe).collect()

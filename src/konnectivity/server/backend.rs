@@ -14,7 +14,7 @@ use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, Received, StreamSide, TunnelMultiplexer, TunnelWindows};
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::shorten;
-use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, format_age};
+use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, timestamp_ago};
 use crate::observe::metrics::{KonnectivityDialFailure, KonnectivityServerMetrics};
 use crate::observe::times::timestamp;
 
@@ -124,7 +124,7 @@ impl Backend {
         let describe = |(began, address): (Instant, String)| PendingDialReport {
             agent_id: self.agent_id.clone(),
             address,
-            since: format_age(began.elapsed()),
+            since: timestamp_ago(began.elapsed()),
         };
         dials.into_iter().map(describe).collect()
     }

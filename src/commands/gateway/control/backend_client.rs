@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -12,6 +12,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use rustls_pki_types::UnixTime;
 
+use super::held_endpoint::HeldEndpoint;
 use crate::availability::{Probe, ProbeFailure, ProbeObserver};
 use crate::discovery::{Fetch, FetchError, FetchedResponse, MAX_BODY};
 use crate::egress::{Address, DialPhase, Endpoint, EndpointResponse, Pool, SendError};
@@ -24,16 +25,11 @@ use crate::registry::{ApiService, ClientCertificate, DELEGATE, ResolvedBackend};
 use crate::route::RouteTable;
 use crate::tls::KeyPair;
 
-/// How long a connection to the delegate is used for polls. The delegate is polled every few seconds, and a TLS handshake
-/// costs more than what is read; but a new connection is how its new certificate is noticed.
-const DELEGATE_CONNECTION_TIME: Duration = Duration::from_secs(60);
-
 /// Sends the gateway's own requests to backends, as kube-aggregator does: as user `system:kube-aggregator` of group
 /// `system:masters`, never with anything a client sent.
 pub(super) struct BackendClient {
     pub(super) pool: Pool,
-    /// The delegate's endpoint, and since when it is held.
-    pub(super) delegate_endpoint: RefCell<Option<(Instant, Rc<Endpoint>)>>,
+    pub(super) delegate_endpoint: RefCell<HeldEndpoint<Endpoint>>,
     pub(super) identity: Option<Published<KeyPair>>,
     pub(super) table: Published<RouteTable>,
     pub(super) identity_headers: UserHeaders,
@@ -49,6 +45,12 @@ struct BackendCallError {
 }
 
 impl BackendClient {
+    /// Closes connections that are no longer used. Call it every second.
+    pub(super) fn sweep(&self) {
+        self.delegate_endpoint.borrow_mut().release(Instant::now());
+        self.pool.sweep();
+    }
+
     /// The user of the gateway's own requests.
     pub(super) fn user() -> User {
         User { name: "system:kube-aggregator".into(), groups: vec!["system:masters".into()], ..User::default() }
@@ -68,7 +70,7 @@ impl BackendClient {
             transport_security(api_service, resolved, ours.as_ref()).map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&endpoint_key(api_service, resolved, address, &wire));
         if api_service.name == DELEGATE {
-            self.hold_delegate_endpoint(&endpoint);
+            self.delegate_endpoint.borrow_mut().hold(&endpoint, Instant::now());
         }
         let mut request = Box::new(Request::new(Body::Empty));
         *request.method_mut() = Method::GET;
@@ -115,19 +117,6 @@ impl BackendClient {
 }
 
 impl BackendClient {
-    /// Keeps the connections of the delegate's `endpoint` open for [`DELEGATE_CONNECTION_TIME`].
-    fn hold_delegate_endpoint(&self, endpoint: &Rc<Endpoint>) {
-        let mut held = self.delegate_endpoint.borrow_mut();
-        match &*held {
-            Some((since, same)) if Rc::ptr_eq(same, endpoint) => {
-                if since.elapsed() > DELEGATE_CONNECTION_TIME {
-                    *held = None;
-                }
-            }
-            _ => *held = Some((Instant::now(), endpoint.clone())),
-        }
-    }
-
     /// The client certificate for the backend of `api_service` with its validity problem, if it has one.
     fn certificate_validity_problem(&self, api_service: &ApiService) -> Option<String> {
         let (kind, pair) = match &api_service.client_certificate {

@@ -4,6 +4,7 @@
 
 mod backend_client;
 mod certificate_expiry;
+mod held_endpoint;
 mod observers;
 mod sync_loop;
 mod tasks;

@@ -225,7 +225,7 @@ impl SyncLoop {
         if let Some(delegate) = &mut self.delegate {
             delegate.observe(&self.inputs.metrics);
         }
-        self.client.pool.sweep();
+        self.client.sweep();
         self.record_certificate_expiry();
         self.warn_of_expiry(table);
     }
