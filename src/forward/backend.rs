@@ -1,6 +1,6 @@
 //! An APIService's backend on one worker: its endpoints and their health.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
 use crate::registry::{ApiService, ClientCertificate, ResolvedBackend};
-use crate::route::RouteTarget;
+use crate::route::Route;
 use crate::tls::KeyPair;
 use crate::tls::client::ClientSettings;
 
@@ -34,25 +34,44 @@ pub struct WorkerBackend {
     response_headers: Rc<ResponseHeaderPolicy>,
 }
 
-/// Gives backends as new requests get them.
+/// Looks up the backend that a new request would use.
 pub trait BackendSource {
-    /// The backend of `target` with the client certificate of now; `None` if it cannot be reached safely.
-    fn current(&self, target: &RouteTarget) -> Option<Rc<WorkerBackend>>;
+    /// The backend of `route` with the current client certificate; `None` if it cannot be reached safely.
+    fn current_backend(&self, route: &Arc<Route>) -> Option<Rc<WorkerBackend>>;
 }
 
-/// The backend for retries of a request: the gateway's client certificate may change while the request is in flight, and
-/// the backend no longer trust the one before.
+/// The backend for retries of a request. Retries use the current client certificate: the backend may no longer trust the
+/// previous one.
 pub struct BackendRenewal<'w> {
-    /// Gives the backend.
-    pub source: &'w dyn BackendSource,
-    /// What the request is sent to.
-    pub target: RouteTarget,
+    source: &'w dyn BackendSource,
+    /// The route of the request.
+    route: Arc<Route>,
+    /// The backend of the retries so far, if it differs from that of the first attempt. Kept here so that it is known
+    /// even if the sending is canceled.
+    renewed: OnceCell<Rc<WorkerBackend>>,
 }
 
-impl BackendRenewal<'_> {
-    /// The backend of now if its connections are not shared with `before`. It has the same members.
-    pub(super) fn renewed(&self, before: &WorkerBackend) -> Option<Rc<WorkerBackend>> {
-        let current = self.source.current(&self.target)?;
+impl<'w> BackendRenewal<'w> {
+    /// Renewal from `source` for a request of `route`.
+    pub fn new(source: &'w dyn BackendSource, route: Arc<Route>) -> BackendRenewal<'w> {
+        BackendRenewal { source, route, renewed: OnceCell::new() }
+    }
+
+    /// Replaces the backend if the client certificate changed since the first attempt, at `first`. Returns whether it
+    /// did; it is replaced at most once.
+    pub(super) fn renew(&self, first: &WorkerBackend) -> bool {
+        self.renewed.get().is_none()
+            && self.current_backend(first).is_some_and(|current| self.renewed.set(current).is_ok())
+    }
+
+    /// The backend of the retries so far, if it was replaced.
+    pub(super) fn renewed(&self) -> Option<&Rc<WorkerBackend>> {
+        self.renewed.get()
+    }
+
+    /// The current backend, if its endpoints differ from those of `before`. It has the same members.
+    fn current_backend(&self, before: &WorkerBackend) -> Option<Rc<WorkerBackend>> {
+        let current = self.source.current_backend(&self.route)?;
         let mut pairs = current.members.iter().zip(&before.members);
         pairs.any(|(now, before)| !Rc::ptr_eq(&now.endpoint, &before.endpoint)).then_some(current)
     }
@@ -72,26 +91,24 @@ pub(super) struct BackendMember {
 }
 
 impl WorkerBackend {
-    /// The backend of `target`. `ours` is the client certificate unless the APIService names another; `history` is the
+    /// The backend of `route`. `ours` is the client certificate unless the APIService names another; `history` is the
     /// state kept for the APIService when its backend is replaced. Connections are shared with every backend that is
     /// equal in everything that determines trust.
     ///
     /// # Errors
     /// No TLS configuration is possible, for example without system roots.
     pub fn new(
-        target: &RouteTarget,
+        route: &Route,
         ours: Option<&Arc<KeyPair>>,
         history: &Rc<ApiServiceState>,
         pool: &Pool,
         metrics: &WorkerMetrics,
     ) -> Result<WorkerBackend, Problem> {
-        let (api_service, resolved) = (&target.route().api_service, target.resolved());
+        let (api_service, resolved) = (&route.api_service, route.resolved_backend());
         let wire = transport_security(api_service, resolved, ours)?;
         let member = |(address, standing): (&Address, &Arc<EndpointHealth>)| BackendMember {
-            endpoint: pool.endpoint_with_counter(
-                &endpoint_key(api_service, resolved, address, &wire),
-                &target.route().connections,
-            ),
+            endpoint: pool
+                .endpoint_with_counter(&endpoint_key(api_service, resolved, address, &wire), &route.connections),
             metrics: metrics.endpoint(&api_service.name, &address.to_string()),
             health: standing.clone(),
             watches: history.watches(address),
@@ -99,11 +116,11 @@ impl WorkerBackend {
             dial_failure_recorded: Cell::new(false),
         };
         Ok(WorkerBackend {
-            members: resolved.endpoints.iter().zip(&target.route().endpoint_health).map(member).collect(),
+            members: resolved.endpoints.iter().zip(&route.endpoint_health).map(member).collect(),
             preferred_count: resolved.preferred_count,
             prefix: resolved.prefix.clone(),
             metrics: metrics.service(&api_service.name),
-            availability: target.route().availability.clone(),
+            availability: route.availability.clone(),
             state: history.clone(),
             response_headers: Rc::new(ResponseHeaderPolicy {
                 owns_origin: api_service.settings.owns_origin,

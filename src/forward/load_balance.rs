@@ -161,7 +161,7 @@ mod tests {
         );
         let target = table.by_name("v1.a.io").unwrap().target(|| Dealer::default().hand("jane")).ok().unwrap();
         let metrics = WorkerMetrics::new(&Metrics::new());
-        WorkerBackend::new(&target, None, &Rc::default(), &Pool::new(Resolver::System), &metrics).unwrap()
+        WorkerBackend::new(target.route(), None, &Rc::default(), &Pool::new(Resolver::System), &metrics).unwrap()
     }
 
     const SAFE: PickRequest = PickRequest { is_safe: true, is_long_running: false };

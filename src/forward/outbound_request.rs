@@ -33,7 +33,7 @@ pub struct OutboundRequest<'o> {
     pub timeout: Option<Duration>,
     /// Circuit permit; held until the response head.
     pub circuit_permit: Option<Box<CircuitPermit>>,
-    /// The backend for retries.
+    /// Renewal of the backend for retries.
     pub renewal: BackendRenewal<'o>,
     /// How the response is relayed.
     pub relay: RelayOptions<'o>,

@@ -10,7 +10,7 @@ use super::error_response::ForwardError;
 use super::forwarded_headers::ForwardedHeaders;
 use super::load_balance::PickRequest;
 use super::request_body::RequestBodySource;
-use crate::egress::{DialPhase, EndpointResponse, NoResponse, SendError};
+use crate::egress::{DialError, DialPhase, EndpointResponse, NoResponse, SendError};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
@@ -46,7 +46,7 @@ pub(super) struct RetryPlan<'o> {
     /// Source of its body; `None` without a body.
     pub(super) source: Option<Rc<RequestBodySource>>,
     pub(super) is_long_running: bool,
-    /// The backend of retries; `None` for the same one.
+    /// Renewal of the backend for retries; `None` to keep it.
     pub(super) renewal: Option<BackendRenewal<'o>>,
 }
 
@@ -66,6 +66,8 @@ struct FailedAttempts {
     failed: Vec<usize>,
     /// Members that get one only if no other is left.
     doubtful: Vec<usize>,
+    /// Those of both whose TLS handshake failed, perhaps because of the client certificate.
+    refusing: Vec<usize>,
     /// Number of attempts that a limit applies to.
     count: usize,
     stale_connections: usize,
@@ -82,7 +84,7 @@ struct FailedAttempts {
 pub(super) async fn send_with_retries(
     request: Box<Request<Body>>,
     plan: &RetryPlan<'_>,
-    backend: &WorkerBackend,
+    backend: &Rc<WorkerBackend>,
     mut retried: impl FnMut(Retry),
 ) -> Result<(usize, EndpointResponse), ForwardError> {
     backend.retry_budget().deposit();
@@ -90,17 +92,14 @@ pub(super) async fn send_with_retries(
     // A long-running request is not retried for a short silence.
     let repeatable = !plan.is_long_running && plan.scope.includes_stale_connections();
     let mut attempts = FailedAttempts::default();
-    let mut renewed = None;
     let mut next = Some(request);
     while !attempts.limit_reached() {
         let Some(request) = next.take() else { break };
-        if attempts.retry_reason.is_some() && renewed.is_none() {
-            renewed = plan.renewal.as_ref().and_then(|renewal| renewal.renewed(backend));
-            if renewed.is_some() {
-                attempts.forget_members();
-            }
+        let is_retry = attempts.retry_reason.is_some();
+        if is_retry && plan.renewal.as_ref().is_some_and(|renewal| renewal.renew(backend)) {
+            attempts.forget_refusals();
         }
-        let backend = renewed.as_deref().unwrap_or(backend);
+        let backend = plan.backend(backend);
         let Some((index, endpoint)) = backend.pick(&attempts.failed, &attempts.doubtful, pick) else { break };
         if let Some(reason) = attempts.retry_reason.take() {
             retried(reason);
@@ -128,6 +127,7 @@ impl Default for FailedAttempts {
         FailedAttempts {
             failed: Vec::new(),
             doubtful: Vec::new(),
+            refusing: Vec::new(),
             count: 0,
             stale_connections: 0,
             retry_reason: None,
@@ -141,10 +141,20 @@ impl FailedAttempts {
         self.count >= MAX_ATTEMPTS || self.stale_connections >= MAX_STALE_CONNECTIONS
     }
 
-    /// Forgets which members failed: with another client certificate they may not.
-    fn forget_members(&mut self) {
-        self.failed.clear();
-        self.doubtful.clear();
+    /// Members that refused the previous certificate may accept the current one.
+    fn forget_refusals(&mut self) {
+        let refusing = std::mem::take(&mut self.refusing);
+        self.failed.retain(|index| !refusing.contains(index));
+        self.doubtful.retain(|index| !refusing.contains(index));
+    }
+
+    fn record_refusal(&mut self, index: usize, error: &DialError) {
+        // Under TLS 1.3 the alert comes after the handshake. Not every server sends one that names the certificate.
+        let failed_handshake =
+            error.phase == DialPhase::Handshake && !matches!(error.reason, "ConnectTimeout" | "Timeout");
+        if failed_handshake || error.reason == "ClientCertificateRefused" {
+            self.refusing.push(index);
+        }
     }
 
     /// Records that the attempt at member `index` failed. Returns the request of the next attempt, if there may be one.
@@ -164,6 +174,7 @@ impl FailedAttempts {
                 } else {
                     self.retry_reason = Some(Retry::Connect);
                     self.failed.push(index);
+                    self.record_refusal(index, &error);
                 }
                 self.last = ForwardError::Unreachable(error);
                 (plan.scope != RetryScope::Never).then_some(request)
@@ -171,6 +182,7 @@ impl FailedAttempts {
             SendError::Refused(error) => {
                 self.count += 1;
                 self.doubtful.push(index);
+                self.record_refusal(index, &error);
                 self.retry_reason = Some(Retry::RefusedStream);
                 self.last = ForwardError::Unreachable(error);
                 plan.recreate()
@@ -224,6 +236,11 @@ impl FailedAttempts {
 }
 
 impl RetryPlan<'_> {
+    /// The backend of the last attempt, where the first one was at `first`.
+    pub(super) fn backend<'b>(&'b self, first: &'b Rc<WorkerBackend>) -> &'b Rc<WorkerBackend> {
+        self.renewal.as_ref().and_then(BackendRenewal::renewed).unwrap_or(first)
+    }
+
     /// The request once more; `None` if it must not be retried or its body can no longer be replayed.
     fn recreate(&self) -> Option<Box<Request<Body>>> {
         let replay = self.replay.as_ref()?;
@@ -248,4 +265,25 @@ pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_forgets_only_refusals_of_previous_certificate() {
+        let error = |phase, reason| DialError { phase, reason, cause: String::new() };
+        let mut attempts =
+            FailedAttempts { failed: vec![0, 1, 2, 3, 6], doubtful: vec![4, 5], ..FailedAttempts::default() };
+        attempts.record_refusal(0, &error(DialPhase::Connect, "ConnectTimeout"));
+        attempts.record_refusal(1, &error(DialPhase::Handshake, "ConnectTimeout"));
+        attempts.record_refusal(2, &error(DialPhase::Handshake, "ClientCertificateRefused"));
+        attempts.record_refusal(3, &error(DialPhase::Handshake, "HandshakeFailed"));
+        attempts.record_refusal(4, &error(DialPhase::Http, "StreamRefused"));
+        attempts.record_refusal(5, &error(DialPhase::Handshake, "ClientCertificateRefused"));
+        attempts.record_refusal(6, &error(DialPhase::Http, "ClientCertificateRefused"));
+        attempts.forget_refusals();
+        assert_eq!((attempts.failed, attempts.doubtful), (vec![0, 1], vec![4]));
+    }
 }

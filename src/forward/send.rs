@@ -87,6 +87,8 @@ pub async fn send(
         let sending = pin!(send_with_retries(request, &plan, backend, |reason| record.record_retry(reason)));
         with_deadline(deadline, sending).await
     };
+    // Endpoints of a replaced backend say nothing about the retries.
+    let backend = plan.backend(backend);
     let (index, sent) = match sent {
         Some(Ok(sent)) => sent,
         Some(Err(failure)) => return Err(failure_refusal(failure, &plan, backend, info, is_safe)),

@@ -255,6 +255,19 @@ impl Route {
         }
     }
 
+    /// The resolved backend; one without endpoints if there is none.
+    pub fn resolved_backend(&self) -> &ResolvedBackend {
+        static NOWHERE: ResolvedBackend = ResolvedBackend {
+            endpoints: Vec::new(),
+            preferred_count: 0,
+            server_name: String::new(),
+            prefix: String::new(),
+            plaintext_protocol: None,
+            way: EgressRoute::Direct,
+        };
+        self.resolved.as_ref().unwrap_or(&NOWHERE)
+    }
+
     /// Whether new requests are served, as far as is known: it has endpoints, its circuit is closed, and not all
     /// endpoints are ejected.
     pub fn is_serving(&self) -> bool {
@@ -349,24 +362,10 @@ impl RouteTarget {
         &self.route
     }
 
-    /// Takes the circuit permit of the request until its response head, if the circuit is not closed. Dropping an
-    /// unused target returns it.
-    pub fn take_circuit_permit(&mut self) -> Option<Box<CircuitPermit>> {
-        self.circuit_permit.take()
-    }
-
-    /// The resolved endpoints.
-    pub fn resolved(&self) -> &ResolvedBackend {
-        // `Route::target` makes no target without endpoints; an empty list would still be safe.
-        static NOWHERE: ResolvedBackend = ResolvedBackend {
-            endpoints: Vec::new(),
-            preferred_count: 0,
-            server_name: String::new(),
-            prefix: String::new(),
-            plaintext_protocol: None,
-            way: EgressRoute::Direct,
-        };
-        self.route.resolved.as_ref().unwrap_or(&NOWHERE)
+    /// The circuit permit of the request until its response head, if the circuit is not closed. Dropping an unused
+    /// target returns it.
+    pub fn circuit_permit(self) -> Option<Box<CircuitPermit>> {
+        self.circuit_permit
     }
 }
 
@@ -531,8 +530,8 @@ mod tests {
     fn route_target_has_endpoints() {
         let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
         let target = table.find("a.io", "v1").unwrap().target(hand).ok().unwrap();
-        assert_eq!(target.resolved().endpoints[0].to_string(), "10.0.0.1:443");
-        assert_eq!(target.resolved().server_name, "api.ns.svc");
+        assert_eq!(target.route().resolved_backend().endpoints[0].to_string(), "10.0.0.1:443");
+        assert_eq!(target.route().resolved_backend().server_name, "api.ns.svc");
     }
 
     #[test]

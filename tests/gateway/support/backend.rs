@@ -44,7 +44,9 @@ pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
     connections: Arc<Mutex<usize>>,
-    tasks: tokio::task::JoinHandle<()>,
+    listening: tokio::task::JoinHandle<()>,
+    /// Serves the connections.
+    running: Arc<Mutex<tokio::task::JoinSet<()>>>,
 }
 
 /// How a backend listens.
@@ -175,11 +177,12 @@ impl Backend {
         let connections = Arc::new(Mutex::new(0));
         let counter = connections.clone();
         let handler = Arc::new(handler);
-        let tasks = tokio::spawn(async move {
-            // Dropping the set ends every connection with the backend.
-            let mut running = tokio::task::JoinSet::new();
+        let running = Arc::new(Mutex::new(tokio::task::JoinSet::new()));
+        let kept = running.clone();
+        let listening = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (tls, handler, counter) = (tls.clone(), handler.clone(), counter.clone());
+                let mut running = kept.lock().unwrap();
                 running.spawn(async move {
                     socket.set_nodelay(true).unwrap();
                     if let Ok(stream) = tls.accept(socket).await {
@@ -190,7 +193,7 @@ impl Backend {
                 while running.try_join_next().is_some() {}
             }
         });
-        Backend { address, received: seen, connections, tasks }
+        Backend { address, received: seen, connections, listening, running }
     }
 
     /// The requests so far, probes and discovery left out.
@@ -208,17 +211,26 @@ impl Backend {
         *self.connections.lock().unwrap()
     }
 
+    /// Stops listening; open connections go on.
+    pub(crate) async fn stop_listening(&mut self) {
+        self.listening.abort();
+        let _ = (&mut self.listening).await;
+    }
+
     /// Stops listening and cuts every connection.
     pub(crate) async fn stop(mut self) -> SocketAddr {
-        self.tasks.abort();
-        let _ = (&mut self.tasks).await;
+        if !self.listening.is_finished() {
+            self.stop_listening().await;
+        }
+        self.running.lock().unwrap().abort_all();
         self.address
     }
 }
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.tasks.abort();
+        self.listening.abort();
+        self.running.lock().unwrap().abort_all();
     }
 }
 

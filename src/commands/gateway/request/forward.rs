@@ -40,7 +40,7 @@ pub(super) fn prepare<'r>(
     let (shared, connection, incoming) = (parsed.shared, parsed.connection, parsed.target);
     let (info, user) = (access.permit.request(), access.permit.user());
     let hand = admission.hand;
-    let mut target = route.target(|| hand.unwrap_or_else(|| shared.inflight.dealer.hand(&user.name)))?;
+    let target = route.target(|| hand.unwrap_or_else(|| shared.inflight.dealer.hand(&user.name)))?;
     let permits = admission.admit_to_apiservice(shared, route, info)?;
     let backend = connection.worker.backend(&target)?;
     record.set_service(backend.metrics());
@@ -66,8 +66,8 @@ pub(super) fn prepare<'r>(
         identity_headers: shared.access.authenticator.identity_headers(),
         rules: shared.policy.rules.as_ref().map(Published::get),
         timeout,
-        circuit_permit: target.take_circuit_permit(),
-        renewal: BackendRenewal { source: &*connection.worker, target },
+        circuit_permit: target.circuit_permit(),
+        renewal: BackendRenewal::new(&*connection.worker, route.clone()),
         relay: RelayOptions {
             connection: &connection.handle,
             streams: &connection.worker.streams,

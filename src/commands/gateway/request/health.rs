@@ -68,12 +68,12 @@ pub(super) async fn delegate_checks(
         let checks = async {
             let permit = admit_request(shared, user, info, hand).ok()?;
             let _permit = acquire_apiservice_permit(shared, route, info, hand, permit.as_ref()).ok()?;
-            let mut target = route.target(|| hand).ok()?;
+            let target = route.target(|| hand).ok()?;
             let backend = connection.worker.backend(&target).ok()?;
             let connection_headers = connection.forwarded_headers(user, parsed.target.host.clone()).ok()?;
             let headers = ForwardedHeaders { connection_headers, path: path.raw(), audit_id: parsed.audit_id };
             let path_and_query = PathAndQuery::try_from(format!("{}?{}", path.wire(), query.wire())).ok()?;
-            let _circuit_permit = target.take_circuit_permit().inspect(|circuit_permit| circuit_permit.mark_sent());
+            let _circuit_permit = target.circuit_permit().inspect(|circuit_permit| circuit_permit.mark_sent());
             let (status, body) = fetch(&backend, path_and_query, &headers, MAX_BODY).await.ok()?;
             // 500 lists the checks, too, with the failing ones.
             matches!(status.as_u16(), 200 | 500).then(|| String::from_utf8_lossy(&body).into_owned())

@@ -108,18 +108,21 @@ impl GatewayWorker {
 
     /// The backend of a target.
     pub(super) fn backend(&self, target: &RouteTarget) -> Result<Rc<WorkerBackend>, Refusal> {
+        self.route_backend(target.route())
+    }
+
+    fn route_backend(&self, route: &Arc<Route>) -> Result<Rc<WorkerBackend>, Refusal> {
         let mut backends = self.backends.borrow_mut();
         let ours = self.shared.identity.as_ref().map(Published::load);
         let ours = ours.as_deref();
         if backends.client_certificate.as_ref().map(Arc::as_ptr) != ours.map(Arc::as_ptr) {
             *backends = BackendCache { client_certificate: ours.cloned(), by_route: HashMap::new() };
         }
-        let route = target.route();
         if let Some((_, backend)) = backends.by_route.get(&Arc::as_ptr(route)) {
             return Ok(backend.clone());
         }
         let history = self.endpoint_watches.borrow_mut().entry(route.api_service.name.clone()).or_default().clone();
-        let made = WorkerBackend::new(target, ours, &history, &self.pool, self.reports.metrics());
+        let made = WorkerBackend::new(route, ours, &history, &self.pool, self.reports.metrics());
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
             let status = Status::internal_error(format!("{} cannot be reached safely", DisplayName(name)))
@@ -257,8 +260,8 @@ impl GatewayWorker {
 }
 
 impl BackendSource for GatewayWorker {
-    fn current(&self, target: &RouteTarget) -> Option<Rc<WorkerBackend>> {
-        self.backend(target).ok()
+    fn current_backend(&self, route: &Arc<Route>) -> Option<Rc<WorkerBackend>> {
+        self.route_backend(route).ok()
     }
 }
 
