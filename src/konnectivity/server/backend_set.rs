@@ -69,11 +69,19 @@ impl BackendSet {
         self.0.lock().retain(|other| !Arc::ptr_eq(other, backend));
     }
 
-    /// An agent for `address` (host and port) by the first strategy that finds one. Agents that drain come last.
-    pub(super) fn select(&self, strategies: &[ProxyStrategy], address: &str) -> Option<Arc<Backend>> {
+    /// An agent for `address` (host and port), none of `lost`, by the first strategy that finds one. Agents that drain
+    /// come last.
+    pub(super) fn select(
+        &self,
+        strategies: &[ProxyStrategy],
+        address: &str,
+        lost: &[Arc<Backend>],
+    ) -> Option<Arc<Backend>> {
         let host = host_of(address);
         let backends = self.0.lock();
-        strategies.iter().find_map(|strategy| select_by(*strategy, &backends, host))
+        let is_lost = |backend: &Arc<Backend>| lost.iter().any(|lost| Arc::ptr_eq(lost, backend));
+        let candidates: Vec<_> = backends.iter().filter(|backend| !is_lost(backend)).collect();
+        strategies.iter().find_map(|strategy| select_by(*strategy, &candidates, host))
     }
 
     /// Whether [`BackendSet::select`] may find an agent by the first strategy.
@@ -90,14 +98,15 @@ impl BackendSet {
     }
 }
 
-fn select_by(strategy: ProxyStrategy, backends: &[Arc<Backend>], host: &str) -> Option<Arc<Backend>> {
+fn select_by(strategy: ProxyStrategy, backends: &[&Arc<Backend>], host: &str) -> Option<Arc<Backend>> {
+    let backends = backends.iter().copied();
     let matching: Vec<&Arc<Backend>> = match strategy {
-        ProxyStrategy::Default => backends.iter().collect(),
-        ProxyStrategy::DefaultRoute => backends.iter().filter(|it| it.identifiers.is_default_route).collect(),
-        ProxyStrategy::DestinationHost => backends.iter().filter(|it| it.identifiers.has_host(host)).collect(),
+        ProxyStrategy::Default => backends.collect(),
+        ProxyStrategy::DefaultRoute => backends.filter(|it| it.identifiers.is_default_route).collect(),
+        ProxyStrategy::DestinationHost => backends.filter(|it| it.identifiers.has_host(host)).collect(),
         ProxyStrategy::Cidr => {
-            let narrowest = backends.iter().filter_map(|it| it.identifiers.network_prefix(host)).max()?;
-            backends.iter().filter(|it| it.identifiers.network_prefix(host) == Some(narrowest)).collect()
+            let narrowest = backends.clone().filter_map(|it| it.identifiers.network_prefix(host)).max()?;
+            backends.filter(|it| it.identifiers.network_prefix(host) == Some(narrowest)).collect()
         }
     };
     let serving: Vec<_> = matching.iter().filter(|backend| !backend.is_draining()).collect();

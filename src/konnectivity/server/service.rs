@@ -17,6 +17,10 @@ use crate::observe::metrics::{
 };
 use crate::observe::times::timestamp;
 
+/// Agents that get a dial, one after the other. A stream may end at any time: also that of an agent which finds that it
+/// has one to this server already.
+const MAX_DIAL_AGENTS: usize = 3;
+
 /// Settings of a Konnectivity server.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
@@ -153,11 +157,7 @@ impl KonnectivityServer {
                 tracing::warn!(length, "dial refused: its address is too long");
                 return Err(TunnelDialFailure::Agent(format!("dial: an address of {length} bytes is too long")));
             }
-            let Some(backend) = self.backends.select(&self.settings.strategies, address) else {
-                return Err(TunnelDialFailure::NoAgent);
-            };
-            agent_id.clone_from(&backend.agent_id);
-            let dial = backend.dial(protocol, address);
+            let dial = self.dial_through_agents(protocol, address, &mut agent_id);
             match self.settings.dial_timeout {
                 Some(limit) => tokio::time::timeout(limit, dial).await.unwrap_or(Err(TunnelDialFailure::Timeout)),
                 None => dial.await,
@@ -178,6 +178,27 @@ impl KonnectivityServer {
                 let (reason, error) = (reason.as_str(), failure.describe());
                 self.failed_dials.record(Failure { reason, address, agent_id: &agent_id, error });
                 tracing::debug!(address, ?failure, "dial failed");
+            }
+        }
+        result
+    }
+
+    /// Sends a dial to an agent, and to another one if its stream ends before it answers. Sets `agent_id` to that of the
+    /// last one.
+    async fn dial_through_agents(
+        &self,
+        protocol: &str,
+        address: &str,
+        agent_id: &mut String,
+    ) -> Result<MultiplexedTunnel, TunnelDialFailure> {
+        let mut lost = Vec::new();
+        let mut result = Err(TunnelDialFailure::NoAgent);
+        while let Some(backend) = self.backends.select(&self.settings.strategies, address, &lost) {
+            agent_id.clone_from(&backend.agent_id);
+            result = backend.dial(protocol, address).await;
+            lost.push(backend);
+            if !matches!(result, Err(TunnelDialFailure::AgentLost)) || lost.len() == MAX_DIAL_AGENTS {
+                break;
             }
         }
         result

@@ -196,3 +196,22 @@ fn agent_packets_cut_at_every_byte_end_their_stream_alone() {
         assert_eq!(setup.server.agents().len(), 1);
     });
 }
+
+#[test]
+fn dial_of_an_agent_that_leaves_goes_to_another() {
+    run(async {
+        let setup = Setup::new();
+        let target = echo_target().await;
+        let mut leaving = RawAgent::open(&setup, &[("agentid", "a")]).await;
+        let dial = setup.connect(target);
+        let other = async {
+            leaving.dial_request().await;
+            let other = setup.agent("b", "").await;
+            drop(leaving);
+            other
+        };
+        let (mut stream, _other) = tokio::join!(dial, other);
+        check_echo(&mut stream).await;
+        assert!(setup.server.report().failed_dials.is_empty());
+    });
+}

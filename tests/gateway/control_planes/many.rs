@@ -11,7 +11,7 @@ use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually_withi
 const MORE_THREADS: usize = 30;
 /// Requests that are measured.
 const REQUESTS: u32 = 1000;
-/// How long the process is measured without requests.
+/// How long the process is measured without requests; longer with more control planes.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
 fn threads(gateway: &GatewayProcess) -> usize {
@@ -75,9 +75,14 @@ async fn run(
         None => threads(&gateway),
     };
     // What the process does without requests is not part of their cost.
+    let idle_time = IDLE_TIME * u32::try_from(count / 50).unwrap().max(1);
+    if count >= 100 {
+        // Many still start.
+        tokio::time::sleep(idle_time).await;
+    }
     let before = gateway.cpu_time();
-    tokio::time::sleep(IDLE_TIME).await;
-    let idle = (gateway.cpu_time() - before).div_f64(IDLE_TIME.as_secs_f64());
+    tokio::time::sleep(idle_time).await;
+    let idle = (gateway.cpu_time() - before).div_f64(idle_time.as_secs_f64());
     let (before, begin) = (gateway.cpu_time(), Instant::now());
     for _ in 0..REQUESTS {
         assert_eq!(request(&client, "localhost", &path, &[]).await.status, 200);
