@@ -182,6 +182,8 @@ async fn upload(dialer: &Dialer, target: &str, bytes: u64) {
         tunnel.write_all(&buffer[..length as usize]).await.unwrap();
         left -= length;
     }
+    // TLS keeps what the socket does not take at once.
+    tunnel.flush().await.unwrap();
     tunnel.read_u8().await.unwrap();
 }
 
@@ -193,6 +195,7 @@ async fn echo(tunnel: &mut Tunnel, count: u64) -> Option<Vec<f64>> {
         let began = Instant::now();
         let round_trip = async {
             tunnel.write_all(&word).await.unwrap();
+            tunnel.flush().await.unwrap();
             tunnel.read_exact(&mut answer).await.unwrap();
         };
         timeout(ECHO_TIMEOUT, round_trip).await.ok()?;
