@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use super::attention_report::AttentionReport;
 use super::status_report::{PeerCertificateReport, StatusReport};
-use super::summary::plural;
 use crate::tls::{CertificateReport, ExpiringCertificate, ExpiryWarning, describe_time_left};
 
 impl PeerCertificateReport {
@@ -51,7 +50,7 @@ pub fn expiring_certificates(certificates: &[CertificateReport], now: SystemTime
 /// Describes how many certificates have expired, for a summary; none if no certificate has.
 pub(super) fn describe_expired(expiring: &[ExpiringCertificate]) -> Option<String> {
     let expired = count_expired(expiring);
-    (expired > 0).then(|| format!("{} expired", plural(expired, "certificate", "certificates")))
+    (expired > 0).then(|| format!("{} expired", certificates(expired)))
 }
 
 /// Describes how many certificates expire soon, for a summary; none if no certificate does.
@@ -59,7 +58,11 @@ pub(super) fn describe_expiring(expiring: &[ExpiringCertificate], now: SystemTim
     let first = ExpiringCertificate::time_to_first_expiry(expiring, now)?;
     let soon = expiring.len() - count_expired(expiring);
     let verb = if soon == 1 { "expires" } else { "expire" };
-    Some(format!("{} {verb} within 30 days, the first in {first}", plural(soon, "certificate", "certificates")))
+    Some(format!("{} {verb} within 30 days, the first in {first}", certificates(soon)))
+}
+
+fn certificates(count: usize) -> String {
+    if count == 1 { "1 certificate".to_owned() } else { format!("{count} certificates") }
 }
 
 /// Number of certificates that have expired.
