@@ -116,25 +116,15 @@ impl Job {
         matches!(self.kind, JobKind::Download | JobKind::Upload | JobKind::Echo)
     }
 
-    pub(crate) fn print_direct(&self, figures: &[JobFigures]) {
-        let title = format!("{}, no tunnel", self.title);
+    /// One line for a run that has no column, such as `no tunnel`.
+    pub(crate) fn print_beside(&self, run: &str, figures: &[JobFigures]) {
+        let title = format!("{}, {run}", self.title);
         match self.kind {
             JobKind::Echo => println!("{title:34} {:10.2}   p99, µs", median(figures, &|it| it.echo[1])),
-            _ => println!("{title:34} {:10.2}   MB/s", median(figures, &JobFigures::megabytes_per_second)),
-        }
-    }
-
-    /// What the reference's client gets through the reference's server and agent.
-    pub(crate) fn print_reference(&self, figures: &[JobFigures]) {
-        let title = format!("{}, its client", self.title);
-        match self.kind {
             JobKind::Dials => {
                 println!("{title:34} {:10.2}   a second", median(figures, &|it| self.count as f64 / it.seconds));
             }
-            JobKind::Download | JobKind::Upload => {
-                println!("{title:34} {:10.2}   MB/s", median(figures, &JobFigures::megabytes_per_second));
-            }
-            _ => {}
+            _ => println!("{title:34} {:10.2}   MB/s", median(figures, &JobFigures::megabytes_per_second)),
         }
     }
 

@@ -105,14 +105,14 @@ impl Benchmark {
                     figures.push(self.measure(transport, *own, &self.own_client, job));
                 }
             }
-            if transport == Transport::Grpc && job.supports_reference_client {
+            if transport == Transport::Grpc && job.supports_reference_client && job.kind != JobKind::Idle {
                 let client = peer_program("konnectivity-client");
                 let reference = (0..self.rounds).map(|_| self.measure(transport, [false, false], &client, job));
-                job.print_reference(&reference.collect::<Vec<_>>());
+                job.print_beside("its client", &reference.collect::<Vec<_>>());
             }
             if job.has_baseline() {
                 let direct: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job)).collect();
-                job.print_direct(&direct);
+                job.print_beside("no tunnel", &direct);
             }
             job.print(&figures, false);
         }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::kubeapi::human_duration;
+
 /// Formats a time as RFC 3339 with whole seconds, like `metav1.Time`.
 pub fn timestamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
@@ -44,24 +46,7 @@ pub fn format_expiry(timestamp: &str, now: SystemTime) -> String {
 
 /// Formats a duration as kubectl's tables do (apimachinery's `HumanDuration`).
 pub fn human_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let years = days / 365;
-    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
-        0 => format!("{big}{unit}"),
-        _ => format!("{big}{unit}{small}{small_unit}"),
-    };
-    match () {
-        () if seconds < 120 => format!("{seconds}s"),
-        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
-        () if minutes < 180 => format!("{minutes}m"),
-        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
-        () if hours < 48 => format!("{hours}h"),
-        () if days < 8 => two(days, "d", hours % 24, "h"),
-        () if days < 730 => format!("{days}d"),
-        () if years < 8 => two(years, "y", days % 365, "d"),
-        () => format!("{years}y"),
-    }
+    human_duration::human_duration(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// Formats a latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.

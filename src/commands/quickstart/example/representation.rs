@@ -12,6 +12,7 @@ use super::object;
 use super::options::Parameters;
 use super::resource::ExampleResource;
 use crate::kubeapi::Status;
+use crate::kubeapi::human_duration::human_duration;
 use crate::message::negotiate::{MediaRange, parse_accept};
 
 /// The representation requested by the client.
@@ -151,28 +152,6 @@ fn age(object: &Value, now: Timestamp) -> String {
     match object::metadata_text(object, "creationTimestamp").parse::<Timestamp>() {
         Ok(made) => human_duration(now.as_second() - made.as_second()),
         Err(_) => "<unknown>".to_owned(),
-    }
-}
-
-/// As `k8s.io/apimachinery/pkg/util/duration.HumanDuration`: two units at most, coarser with time.
-fn human_duration(seconds: i64) -> String {
-    let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
-        0 => format!("{big}{big_unit}"),
-        small => format!("{big}{big_unit}{small}{small_unit}"),
-    };
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match seconds {
-        i64::MIN..-1 => "<invalid>".to_owned(),
-        -1..0 => "0s".to_owned(),
-        0..120 => format!("{seconds}s"),
-        120..600 => two(minutes, "m", seconds % 60, "s"),
-        600..10_800 => format!("{minutes}m"),
-        10_800..28_800 => two(hours, "h", minutes % 60, "m"),
-        28_800..172_800 => format!("{hours}h"),
-        172_800..691_200 => two(days, "d", hours % 24, "h"),
-        691_200..63_072_000 => format!("{days}d"),
-        63_072_000..252_288_000 => two(days / 365, "y", days % 365, "d"),
-        _ => format!("{}y", days / 365),
     }
 }
 
