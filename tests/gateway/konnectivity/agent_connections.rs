@@ -7,9 +7,10 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::konnectivity::fixture::{
-    KonnectivityProcess, ServerProcess, agent_arguments, check_connect, free_port, new_environment, start_agent,
-    start_echo, unanswered_address,
+    AgentProcess, KonnectivityProcess, ServerProcess, agent_arguments, check_connect, free_port, new_environment,
+    start_agent, start_echo, unanswered_address,
 };
+use crate::konnectivity::status::status_json;
 use crate::support::fixtures::{TEST_TIMEOUT, eventually};
 
 /// B12: the reason of the server reaches the agent's log.
@@ -53,15 +54,16 @@ async fn konnectivity_b15_missing_servers_are_sought_with_back_off() {
 async fn konnectivity_agent_drain_waits_for_pending_dials() {
     let environment = new_environment();
     let server = ServerProcess::start(&environment, "http-connect").await;
-    let agent = start_agent(&environment, "a", "127.0.0.1", server.agent_port);
+    let agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
     server.wait_for_agents(1).await;
     // Its queue is full: a dial takes as long as the agent permits.
     let (address, _fillers) = unanswered_address();
     let mut stream = UnixStream::connect(&server.socket).await.unwrap();
     let request = format!("CONNECT {address} HTTP/1.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    eventually("the dial", async || server.metrics().contains("pending_backend_dials 1").then_some(())).await;
-    agent.signal("TERM");
+    // The server counts a dial before the agent has it.
+    eventually("the dial", async || (status_json(agent.admin)["pendingDials"] == 1).then_some(())).await;
+    agent.process.signal("TERM");
     let mut response = String::new();
     timeout(TEST_TIMEOUT, stream.read_to_string(&mut response)).await.expect("an answer").unwrap();
     assert!(response.starts_with("HTTP/1.1 504 ") && response.ends_with("i/o timeout"), "{response}");

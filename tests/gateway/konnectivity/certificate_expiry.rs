@@ -2,20 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use narthex::tls::{Authority, CertificateSpec, Issued};
 use serde_json::Value;
 
 use crate::konnectivity::fixture::{
-    KonnectivityProcess, ServerProcess, agent_arguments, free_port, issue_agent, issue_server, new_environment,
+    AgentProcess, KonnectivityProcess, ServerProcess, free_port, issue_agent, issue_server, new_environment,
     server_spec,
 };
 use crate::konnectivity::status::{narthex_status, status_json};
 use crate::support::client::{get, plaintext_request};
 use crate::support::fake_review_server::FakeReviewServer;
-use crate::support::fixtures::{TestEnvironment, eventually};
+use crate::support::fixtures::eventually;
 
 const DAY: u64 = 86_400;
 
@@ -23,21 +22,6 @@ const DAY: u64 = 86_400;
 fn issue_expiring(authority: &Authority, spec: CertificateSpec) -> Issued {
     let past = Duration::from_secs(360 * DAY - 3600);
     authority.issue(&CertificateSpec { days: 365, ..spec }, SystemTime::now() - past).unwrap()
-}
-
-/// The admin port and the health port of an agent.
-struct AgentPorts {
-    admin: u16,
-    health: u16,
-}
-
-fn start_agent(environment: &TestEnvironment, server: &ServerProcess) -> (KonnectivityProcess, AgentPorts) {
-    let arguments = agent_arguments(environment, "node-1", "127.0.0.1", server.agent_port);
-    let port = |flag: &str| arguments.iter().find_map(|argument| argument.strip_prefix(flag)?.parse().ok()).unwrap();
-    let ports = AgentPorts { admin: port("--admin-server-port="), health: port("--health-server-port=") };
-    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-    command.args(&arguments);
-    (KonnectivityProcess::spawn(command), ports)
 }
 
 async fn get_text(port: u16, path: &str) -> String {
@@ -92,24 +76,24 @@ async fn konnectivity_certificates_that_expire_are_warned_of_until_they_are_rota
     environment.write_pair("konnectivity", &issue_expiring(&environment.serving_ca, server_spec()));
     environment.write_pair("agent", &issue_expiring(&environment.client_ca, CertificateSpec::client("agent", &[])));
     let server = ServerProcess::start(&environment, "http-connect").await;
-    let (agent, ports) = start_agent(&environment, &server);
+    let agent = AgentProcess::start(&environment, "node-1", server.agent_port, &[]);
     server.wait_for_agents(1).await;
 
     let (server_file, agent_file) = (environment.path("konnectivity.crt"), environment.path("agent.crt"));
     // The server's admin port serves the metrics, that of an agent redirects to its health port, as the reference.
     wait_for_metrics(server.admin, server.admin, &server_file, [0, 0, 1, 1]).await;
-    wait_for_metrics(ports.admin, ports.health, &agent_file, [0, 0, 1, 1]).await;
+    wait_for_metrics(agent.admin, agent.health, &agent_file, [0, 0, 1, 1]).await;
     assert_warned(&server.process, server.admin, &server_file, "OK: 1 agent, 0 tunnels").await;
-    assert_warned(&agent, ports.admin, &agent_file, "OK: 1 server, 0 tunnels").await;
+    assert_warned(&agent.process, agent.admin, &agent_file, "OK: 1 server, 0 tunnels").await;
     // The CA bundles are in the list, too.
     let year = SystemTime::now() + Duration::from_secs(365 * DAY);
     assert!(not_after(server.admin, &environment.path("client-ca.crt")) > year);
-    assert!(not_after(ports.admin, &environment.path("serving-ca.crt")) > year);
+    assert!(not_after(agent.admin, &environment.path("serving-ca.crt")) > year);
 
     environment.write_pair("konnectivity", &issue_server(&environment.serving_ca));
     environment.write_pair("agent", &issue_agent(&environment.client_ca));
     let in_a_month = SystemTime::now() + Duration::from_secs(30 * DAY);
-    for (admin, metrics, file) in [(server.admin, server.admin, &server_file), (ports.admin, ports.health, &agent_file)]
+    for (admin, metrics, file) in [(server.admin, server.admin, &server_file), (agent.admin, agent.health, &agent_file)]
     {
         eventually("the rotated certificate", async || (not_after(admin, file) > in_a_month).then_some(())).await;
         wait_for_metrics(admin, metrics, file, [0, 0, 0, 0]).await;
@@ -125,16 +109,11 @@ async fn konnectivity_certificate_that_has_expired_is_a_failure() {
     let expired = CertificateSpec { days: 1, ..CertificateSpec::client("agent", &[]) };
     let ago = SystemTime::now() - Duration::from_secs(10 * DAY);
     environment.write_pair("agent", &environment.client_ca.issue(&expired, ago).unwrap());
-    let mut arguments = agent_arguments(&environment, "node-1", "127.0.0.1", free_port());
-    let port = arguments.iter().find_map(|argument| argument.strip_prefix("--admin-server-port=")?.parse().ok());
-    arguments.push("--sync-interval=60s".to_owned());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-    command.args(&arguments);
-    let agent = KonnectivityProcess::spawn(command);
-    agent.wait_for_log(&["WARN", "agent.crt", "expired", "replace it"]).await;
-    let (text, is_ok) = narthex_status(port.unwrap(), &["--fail"]);
+    let agent = AgentProcess::start(&environment, "node-1", free_port(), &["--sync-interval=60s"]);
+    agent.process.wait_for_log(&["WARN", "agent.crt", "expired", "replace it"]).await;
+    let (text, is_ok) = narthex_status(agent.admin, &["--fail"]);
     assert!(!is_ok && text.lines().next().unwrap().contains("1 certificate expired"), "{text}");
-    let page = get_text(port.unwrap(), "/").await;
+    let page = get_text(agent.admin, "/").await;
     assert!(page.contains("<li class=\"bad\"><span class=\"tag\">failure</span>"), "{page}");
     assert!(page.contains("<span class=\"bad\">expired "), "{page}");
 }

@@ -219,6 +219,25 @@ pub(crate) fn start_agent(environment: &TestEnvironment, id: &str, hosts: &str, 
     KonnectivityProcess::spawn(command)
 }
 
+/// An agent of one server, and its ports.
+pub(crate) struct AgentProcess {
+    pub(crate) process: KonnectivityProcess,
+    pub(crate) admin: u16,
+    pub(crate) health: u16,
+}
+
+impl AgentProcess {
+    /// Starts an agent for the server whose port for agents is `server_port`.
+    pub(crate) fn start(environment: &TestEnvironment, id: &str, server_port: u16, more: &[&str]) -> AgentProcess {
+        let arguments = agent_arguments(environment, id, "127.0.0.1", server_port);
+        let port = |flag: &str| arguments.iter().find_map(|one| one.strip_prefix(flag)?.parse().ok()).unwrap();
+        let (admin, health) = (port("--admin-server-port="), port("--health-server-port="));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+        command.args(&arguments).args(more);
+        AgentProcess { process: KonnectivityProcess::spawn(command), admin, health }
+    }
+}
+
 /// An address that answers no connection: the queue of its listener is full. Keep what comes with it.
 pub(crate) fn unanswered_address() -> (SocketAddr, Vec<socket2::Socket>) {
     let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

@@ -1,14 +1,11 @@
 //! The status pages of a server and an agent.
 
 use std::net::SocketAddr;
-use std::process::Command;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::konnectivity::fixture::{
-    KonnectivityProcess, ServerProcess, agent_arguments, free_port, new_environment, start_echo,
-};
+use crate::konnectivity::fixture::{AgentProcess, ServerProcess, free_port, new_environment, start_echo};
 use crate::konnectivity::status::request;
 use crate::support::client::{ClientResponse, get, plaintext_request};
 use crate::support::event_stream::EventStream;
@@ -22,14 +19,10 @@ async fn get_admin(port: u16, path: &str, headers: &[(&str, &str)]) -> ClientRes
     plaintext_request(admin_address(port), get(path, headers)).await
 }
 
-/// Starts an agent that dials only loopback addresses; also its admin port.
-fn start_agent(environment: &TestEnvironment, id: &str, server: &ServerProcess) -> (KonnectivityProcess, u16) {
-    let mut arguments = agent_arguments(environment, id, "127.0.0.1", server.agent_port);
-    arguments.extend(["--allow-destinations=127.0.0.0/8".to_owned(), "--agent-identifiers=host=node-1".to_owned()]);
-    let admin = arguments.iter().find_map(|flag| flag.strip_prefix("--admin-server-port=")?.parse().ok()).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-    command.args(&arguments);
-    (KonnectivityProcess::spawn(command), admin)
+/// Starts an agent that dials only loopback addresses.
+fn start_agent(environment: &TestEnvironment, id: &str, server: &ServerProcess) -> AgentProcess {
+    let more = ["--allow-destinations=127.0.0.0/8", "--agent-identifiers=host=node-1"];
+    AgentProcess::start(environment, id, server.agent_port, &more)
 }
 
 /// An open tunnel to an echo target.
@@ -52,7 +45,7 @@ async fn refuse_dial(server: &ServerProcess) {
 async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     let environment = new_environment();
     let server = ServerProcess::start(&environment, "http-connect").await;
-    let (_agent, agent_admin) = start_agent(&environment, "<i>node-1", &server);
+    let agent = start_agent(&environment, "<i>node-1", &server);
     server.wait_for_agents(1).await;
     let _tunnel = open_tunnel(&server).await;
     refuse_dial(&server).await;
@@ -73,7 +66,7 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
     assert!(text.contains("not among --allow-destinations of the agent"), "{text}");
     assert!(text.contains("Needs attention") && text.contains("dial failed at agent"), "{text}");
 
-    let text = get_admin(agent_admin, "/", &[]).await.text();
+    let text = get_admin(agent.admin, "/", &[]).await.text();
     assert!(
         text.contains("<title>Narthex Konnectivity agent: OK: 1 server, 1 tunnel; dials of 1 target failed</title>"),
         "{text}"
@@ -87,11 +80,11 @@ async fn konnectivity_status_page_shows_agents_tunnels_and_refused_dials() {
 async fn konnectivity_status_refused_to_web_pages() {
     let environment = new_environment();
     let server = ServerProcess::start(&environment, "grpc").await;
-    let (_agent, agent_admin) = start_agent(&environment, "node-1", &server);
+    let agent = start_agent(&environment, "node-1", &server);
     server.wait_for_agents(1).await;
     for (host, status) in [("localhost", 200), ("127.0.0.1", 200), ("rebound.example", 403)] {
         for (path, admin) in
-            [("/", server.admin), ("/status.json", server.admin), ("/", agent_admin), ("/status.json", agent_admin)]
+            [("/", server.admin), ("/status.json", server.admin), ("/", agent.admin), ("/status.json", agent.admin)]
         {
             let response = get_admin(admin, path, &[("host", host)]).await;
             assert_eq!(response.status, status, "{host} {path}: {}", response.text());
@@ -99,7 +92,7 @@ async fn konnectivity_status_refused_to_web_pages() {
         }
     }
     assert_eq!(get_admin(server.admin, "/events", &[("host", "rebound.example")]).await.status, 403);
-    for admin in [server.admin, agent_admin] {
+    for admin in [server.admin, agent.admin] {
         let response = get_admin(admin, "/events", &[("sec-fetch-site", "cross-site")]).await;
         assert_eq!(response.status, 403, "{}", response.text());
     }
@@ -108,7 +101,7 @@ async fn konnectivity_status_refused_to_web_pages() {
         for (path, status) in [("/metrics", 200), ("/debug/pprof", 404), ("/nothing", 404)] {
             assert_eq!(get_admin(server.admin, path, &[("host", host)]).await.status, status, "{host} {path}");
         }
-        assert_eq!(get_admin(agent_admin, "/metrics", &[("host", host)]).await.status, 301, "{host}");
+        assert_eq!(get_admin(agent.admin, "/metrics", &[("host", host)]).await.status, 301, "{host}");
     }
 }
 
@@ -122,7 +115,7 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     let content = events.wait_for(|content| content.contains("no agent is connected")).await;
     assert!(!content.contains("node-1") && !content.contains("<html"), "{content}");
 
-    let (agent, agent_admin) = start_agent(&environment, "node-1", &server);
+    let agent = start_agent(&environment, "node-1", &server);
     let content = events.wait_for(|content| content.contains("OK: 1 agent, 0 tunnels")).await;
     assert!(content.contains("node-1<span") && !content.contains("id=\"attention\""), "{content}");
     let tunnel = open_tunnel(&server).await;
@@ -130,7 +123,7 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     refuse_dial(&server).await;
     events.wait_for(|content| content.contains("not among --allow-destinations")).await;
 
-    let mut agent_events = EventStream::open(admin_address(agent_admin)).await;
+    let mut agent_events = EventStream::open(admin_address(agent.admin)).await;
     agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
     server.process.signal("TERM");
     let content = events.wait_for(|content| content.contains("shutting down: draining")).await;
@@ -146,11 +139,11 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
 async fn konnectivity_status_shows_errors_of_changed_files_until_corrected() {
     let environment = new_environment();
     let server = ServerProcess::start(&environment, "grpc").await;
-    let (_agent, agent_admin) = start_agent(&environment, "node-1", &server);
+    let agent = start_agent(&environment, "node-1", &server);
     server.wait_for_agents(1).await;
     for (admin, file, effect) in [
         (server.admin, "konnectivity.crt", "(the last good content is in use)"),
-        (agent_admin, "agent.crt", "(further connections to servers fail)"),
+        (agent.admin, "agent.crt", "(further connections to servers fail)"),
     ] {
         assert_eq!(get_admin(admin, "/status.json", &[]).await.json()["fileProblems"], serde_json::json!([]));
         let path = environment.path(file);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Method;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Notify;
 
 use crate::support::assert_refused::{assert_no_internals, first_cause, retry_after_seconds};
 use crate::support::backend::{Backend, BackendSettings, json_response};
@@ -94,9 +95,11 @@ async fn http1_response_without_length_complete_only_after_tls_close() {
 async fn http2_reset_response_is_never_complete() {
     let environment = TestEnvironment::new();
     let reason = Arc::new(AtomicUsize::new(0));
-    let message = reason.clone();
+    let head_arrived = Arc::new(Notify::new());
+    let (message, may_reset) = (reason.clone(), head_arrived.clone());
     let backend = raw_backend::http2(&environment, move |mut stream: raw_backend::H2Exchange| {
         let reason = h2::Reason::from(message.load(Ordering::SeqCst) as u32);
+        let may_reset = may_reset.clone();
         async move {
             let early = stream.request.uri().query() == Some("early=1");
             if early {
@@ -105,8 +108,8 @@ async fn http2_reset_response_is_never_complete() {
             }
             let mut body = stream.begin_response(200, &[]);
             body.send_data("half of".into(), false).unwrap();
-            // Let it go before the reset: what is reset at once is never seen.
-            tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+            // A reset discards a head that has not been read.
+            may_reset.notified().await;
             body.send_reset(reason);
         }
     })
@@ -115,7 +118,9 @@ async fn http2_reset_response_is_never_complete() {
     for code in 0..=13 {
         reason.store(code, Ordering::SeqCst);
         for client in fixture.both_protocols().await {
-            let reply = try_request(&client, Method::GET, "").await.expect("a head");
+            let response = client.send(get(THINGS, &[])).await.expect("a head");
+            head_arrived.notify_one();
+            let reply = read_response(response).await;
             assert_eq!(reply.status, 200);
             assert!(!reply.is_complete, "reset with {:?}: {:?}", h2::Reason::from(code as u32), reply.text());
         }
@@ -132,15 +137,21 @@ async fn http2_reset_response_is_never_complete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_reset_mid_response_reaches_client_as_internal_error() {
     let environment = TestEnvironment::new();
-    let backend = raw_backend::http2(&environment, |mut stream: raw_backend::H2Exchange| async move {
-        let mut body = stream.begin_response(200, &[]);
-        body.send_data("half of".into(), false).unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(30)).await;
-        body.send_reset(h2::Reason::REFUSED_STREAM);
+    let head_arrived = Arc::new(Notify::new());
+    let may_reset = head_arrived.clone();
+    let backend = raw_backend::http2(&environment, move |mut stream: raw_backend::H2Exchange| {
+        let may_reset = may_reset.clone();
+        async move {
+            let mut body = stream.begin_response(200, &[]);
+            body.send_data("half of".into(), false).unwrap();
+            may_reset.notified().await;
+            body.send_reset(h2::Reason::REFUSED_STREAM);
+        }
     })
     .await;
     let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     let response = fixture.http2().await.send(get(THINGS, &[])).await.unwrap();
+    head_arrived.notify_one();
     let error = http_body_util::BodyExt::collect(response.into_body()).await.unwrap_err();
     let h2 = std::error::Error::source(&error).unwrap().downcast_ref::<h2::Error>().unwrap();
     assert_eq!(h2.reason(), Some(h2::Reason::INTERNAL_ERROR), "{h2:?}");
