@@ -56,7 +56,13 @@ async fn begin_slowly(stage: &Stage, pair: &CertKeyPair, number: usize) -> Box<d
 pub(crate) async fn slow_clients() -> FaultRow {
     let count = if crate::is_long() { 10_000 } else { 400 };
     // They stay until all are there.
-    let flags = ["--handshake-timeout=10m", "--read-header-timeout=10m", "--max-requests-inflight=20000"];
+    let flags = [
+        "--handshake-timeout=10m",
+        "--idle-timeout=10m",
+        "--read-header-timeout=10m",
+        "--request-timeout=10m",
+        "--max-requests-inflight=20000",
+    ];
     let mut stage = Stage::start(&flags).await;
     let load = stage.start_load().await;
     let pair = pair_of(&stage);

@@ -104,6 +104,7 @@ async fn konnectivity_floods_at_the_frontend_are_bounded() {
         flood(UnixStream::connect(&server.socket).await.unwrap(), &each).await;
         check_call(&server.socket, echo).await;
         let now = server.process.resident_kilobytes();
+        println!("{}: {before} kB, then {now} kB", each.0);
         assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
     }
     server.process.wait_for_log(&["connection of a frontend closed: it violates HTTP/2"]).await;
@@ -134,6 +135,7 @@ async fn konnectivity_floods_of_an_agent_are_bounded() {
         flood(stream, &each).await;
         check_call(&server.socket, echo).await;
         let now = server.process.resident_kilobytes();
+        println!("{}: {before} kB, then {now} kB", each.0);
         assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
     }
     server.process.wait_for_log(&["connection of an agent closed: it violates HTTP/2"]).await;
