@@ -22,6 +22,13 @@ impl StatusReport {
             let text = format!("calls to {} fail: {}", call.server, call.error);
             found.push(AttentionReport::failure("calls", call.title(), text).since(&call.failing_since));
         }
+        if self.client_connections.are_at_limit() {
+            let text = format!(
+                "{} are open, which is the limit: further ones wait; raise --max-connections or the limit of open files",
+                self.client_connections.open
+            );
+            found.push(AttentionReport::failure("process", "client connections", text));
+        }
         for check in self.unready_checks() {
             found.push(AttentionReport::failure("process", "not ready", check));
         }

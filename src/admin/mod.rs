@@ -37,8 +37,8 @@ pub use page::PageReport;
 pub use response::{AdminBody, complete};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
-    ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
+    ApiServiceReport, AuditSinkReport, ClientConnectionsReport, ClusterReport, DiscoveryReport, EgressReport,
+    EndpointReport, PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
 pub use storage_report::{StorageReport, StoredResourceReport, format_bytes};
 pub use summary::StatusSummary;

@@ -164,6 +164,7 @@ mod tests {
                 ..RefusalReport::default()
             }],
             handshake_failures: [(hostile.clone(), 1)].into(),
+            client_connections: Default::default(),
             audit: vec![AuditSinkReport { name: hostile.clone(), ..AuditSinkReport::default() }],
             registry_problems: vec![hostile.clone()],
             registry_warnings: vec![hostile.clone()],

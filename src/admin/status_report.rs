@@ -43,6 +43,8 @@ pub struct StatusReport {
     pub refusals: Vec<RefusalReport>,
     /// Failed TLS handshakes of clients, by reason.
     pub handshake_failures: BTreeMap<String, u64>,
+    /// Open client connections.
+    pub client_connections: ClientConnectionsReport,
     /// Audit sinks; empty if auditing is off.
     pub audit: Vec<AuditSinkReport>,
     /// Calls to API servers, webhooks, token issuers and egress proxies.
@@ -92,6 +94,23 @@ pub struct VerdictReport {
     pub expiring_certificates: u64,
     /// What needs attention, failures first.
     pub attention: Vec<AttentionReport>,
+}
+
+/// Open client connections, and how many may be open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientConnectionsReport {
+    /// Number of open connections.
+    pub open: usize,
+    /// How many may be open; 0 for no limit.
+    pub limit: usize,
+}
+
+impl ClientConnectionsReport {
+    /// Whether further connections have to wait.
+    pub fn are_at_limit(&self) -> bool {
+        self.limit > 0 && self.open >= self.limit
+    }
 }
 
 /// State of one APIService.

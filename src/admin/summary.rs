@@ -105,6 +105,10 @@ impl StatusReport {
         for call in self.remote_calls_in_order().filter(|of| !of.failing_since.is_empty()) {
             failures.push(describe_failing_call(call, now));
         }
+        if self.client_connections.are_at_limit() {
+            failures
+                .push(format!("client connections wait: the limit of {} is reached", self.client_connections.limit));
+        }
         for check in self.unready_checks() {
             failures.push(format!("not ready: {}", check.split(": ").next().unwrap_or(check)));
         }

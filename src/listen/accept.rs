@@ -3,11 +3,14 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use crate::process::{self, Drain, ShutdownPhase};
+
+/// Interval at which connections that have to wait are logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An accepted connection, queued for a worker; dropping it releases its place in the counts.
 pub struct IncomingConnection {
@@ -79,8 +82,19 @@ pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: 
             return;
         }
     };
+    let mut last_logged: Option<Instant> = None;
     loop {
         while acceptor.total.load(Ordering::Relaxed) >= max_connections && drain.phase() < ShutdownPhase::Draining {
+            if last_logged.is_none_or(|last| last.elapsed() >= LOG_INTERVAL) {
+                last_logged = Some(Instant::now());
+                tracing::warn!(
+                    address = ?listener.local_addr().ok(),
+                    open = max_connections,
+                    "further connections wait until one closes: the limit is reached; for clients, raise \
+                     --max-connections or, without it, the limit of open files (ulimit -n, LimitNOFILE=). Logged once a \
+                     minute"
+                );
+            }
             tokio::select! {
                 () = acceptor.freed.notified() => {}
                 () = drain.wait_for(ShutdownPhase::Draining) => {}

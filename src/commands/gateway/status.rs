@@ -10,9 +10,9 @@ use super::control_planes::{ControlPlane, ControlPlaneState, ControlPlaneTable};
 use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
 use crate::admin::{
-    AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, ControlPlaneReport,
-    DiscoveryReport, EgressReport, EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport,
-    TrafficReport, VerdictReport, timestamp,
+    AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClientConnectionsReport, ClusterReport,
+    ControlPlaneReport, DiscoveryReport, EgressReport, EndpointReport, RefusalReport, RemoteCallReport, StatusReport,
+    StorageReport, TrafficReport, VerdictReport, timestamp,
 };
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
 use crate::discovery::{SourceStatus, with_last_good};
@@ -22,7 +22,7 @@ use crate::observe::access::{AccessLog, RefusedRequest};
 use crate::observe::audit::AuditSinkStatus;
 use crate::observe::health::HealthChecks;
 use crate::observe::log::LogLevel;
-use crate::observe::metrics::{CallStatus, EgressMetrics, Metrics};
+use crate::observe::metrics::{CallStatus, ClientConnections, EgressMetrics, Metrics};
 use crate::process::{FileErrors, Published};
 use crate::registry::{ApiServiceBackend, DELEGATE, Registry};
 use crate::route::Route;
@@ -111,6 +111,7 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
         authorizers: shared.access.authorizer.describe(),
         file_problems: inputs.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),
+        client_connections: shared.metrics.client_connections().map(client_connections_report).unwrap_or_default(),
         refusals: inputs.access_log.refusals().into_iter().map(refusal_report).collect(),
         audit: shared
             .access
@@ -144,6 +145,11 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
         // Of the moment in which it is asked for.
         verdict: VerdictReport::default(),
     }
+}
+
+fn client_connections_report(of: &ClientConnections) -> ClientConnectionsReport {
+    let limit = if of.limit == usize::MAX { 0 } else { of.limit };
+    ClientConnectionsReport { open: of.count(), limit }
 }
 
 fn control_plane_report(of: &ControlPlane) -> ControlPlaneReport {

@@ -15,8 +15,8 @@ mod sums;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -72,6 +72,7 @@ pub struct Metrics {
     registry_errors: LabeledValues<1>,
     registry_warnings: AtomicU64,
     connections_limit: AtomicU64,
+    client_connections: OnceLock<ClientConnections>,
     registry_source_up: LabeledValues<1>,
     leader: LabeledValues<1>,
     reviews: ReviewMetrics,
@@ -86,6 +87,22 @@ pub struct Metrics {
     socks5: Socks5Metrics,
     storage: StorageMetrics,
     conversion: Arc<ConversionMetrics>,
+}
+
+/// The open connections of the client listener.
+#[derive(Clone, Debug)]
+pub struct ClientConnections {
+    /// Their number.
+    pub open: Arc<AtomicUsize>,
+    /// How many may be open; further ones wait in the kernel.
+    pub limit: usize,
+}
+
+impl ClientConnections {
+    /// Number of open connections.
+    pub fn count(&self) -> usize {
+        self.open.load(Relaxed)
+    }
 }
 
 /// State of an APIService's circuit breaker; the number is the metric's value.
@@ -163,6 +180,7 @@ impl Metrics {
             registry_errors: LabeledValues::default(),
             registry_warnings: AtomicU64::default(),
             connections_limit: AtomicU64::default(),
+            client_connections: OnceLock::new(),
             registry_source_up: LabeledValues::default(),
             leader: LabeledValues::default(),
             reviews: ReviewMetrics::default(),
@@ -336,6 +354,16 @@ impl Metrics {
     /// Sets the maximum number of connections to all endpoints of one APIService.
     pub fn set_connections_limit(&self, most: usize) {
         self.connections_limit.store(most as u64, Relaxed);
+    }
+
+    /// Sets the connections of the client listener, once.
+    pub fn set_client_connections(&self, connections: ClientConnections) {
+        let _ = self.client_connections.set(connections);
+    }
+
+    /// The connections of the client listener; `None` without one.
+    pub fn client_connections(&self) -> Option<&ClientConnections> {
+        self.client_connections.get()
     }
 
     /// Sets the number of registry warnings.

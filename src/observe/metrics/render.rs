@@ -90,7 +90,20 @@ fn render_families(metrics: &Metrics, text: &mut MetricsText) {
     }
 }
 
-/// Certificates, circuits, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.
+fn render_client_connections(metrics: &Metrics, text: &mut MetricsText) {
+    let connections = metrics.client_connections();
+    text.family("narthex_client_connections", MetricType::Gauge, "Open client connections.");
+    if let Some(connections) = connections {
+        text.sample(&[], connections.count() as u64);
+    }
+    let help = "Maximum number of open client connections; further ones wait.";
+    text.family("narthex_client_connections_limit", MetricType::Gauge, help);
+    if let Some(connections) = connections.filter(|of| of.limit < usize::MAX) {
+        text.sample(&[], connections.limit as u64);
+    }
+}
+
+/// Certificates, circuits, client connections, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.
 fn render_certificates_and_availability(metrics: &Metrics, text: &mut MetricsText) {
     metrics.certificates.render(text);
     render_family(
@@ -99,6 +112,9 @@ fn render_certificates_and_availability(metrics: &Metrics, text: &mut MetricsTex
         ["apiservice"],
         &metrics.circuit,
     );
+    if metrics.control_plane.is_none() {
+        render_client_connections(metrics, text);
+    }
     metrics.reviews.render_decision_cache(text);
     metrics.egress.render_stuck(text);
     render_family(
@@ -401,9 +417,10 @@ mod tests {
     use super::super::families::audit::AuditLoss;
     use super::super::families::tracing::SpanLoss;
     use super::super::{
-        CacheResult, CallKind, CircuitState, ConversionFailure, DecisionCacheKind, DryRun, ExceededLimit,
-        HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels,
-        RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb, WorkerMetrics,
+        CacheResult, CallKind, CircuitState, ClientConnections, ConversionFailure, DecisionCacheKind, DryRun,
+        ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason,
+        RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb,
+        WorkerMetrics,
     };
     use super::*;
     use crate::observe::audit::AuditLevel;
@@ -559,6 +576,7 @@ mod tests {
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
+        metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: 9968 });
         (metrics, workers, kept)
     }
 

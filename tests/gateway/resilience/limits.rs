@@ -379,6 +379,13 @@ async fn max_connections_enforced() {
         _ = &mut third => panic!("a third connection was taken"),
         response = async { get_things(&mut first).await; get_things(&mut first).await } => assert!(response.starts_with("HTTP/1.1 200 ")),
     }
+    gateway.wait_for_log(&["further connections wait", "--max-connections", "\"open\":2"]).await;
+    assert_eq!(metric_value(&gateway, "narthex_client_connections").await, Some(2.0));
+    assert_eq!(metric_value(&gateway, "narthex_client_connections_limit").await, Some(2.0));
+    let status = admin_request(&gateway, get("/status.json", &[])).await.json();
+    assert_eq!(status["clientConnections"], serde_json::json!({"open": 2, "limit": 2}));
+    assert_eq!(status["verdict"]["failures"][0], "client connections wait: the limit of 2 is reached");
+    assert_eq!(status["verdict"]["attention"][0]["subject"], "client connections");
     drop(tunnel);
     let mut third = tokio::time::timeout(TEST_TIMEOUT, third).await.expect("a place").unwrap();
     assert!(get_things(&mut third).await.starts_with("HTTP/1.1 200 "));

@@ -18,6 +18,7 @@ use crate::listen::{
 };
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::HealthChecks;
+use crate::observe::metrics::ClientConnections;
 use crate::process::{Problem, Published};
 
 /// Worker limit of a sidecar: each worker takes about a megabyte, every pod of a large machine has a sidecar, and four
@@ -92,6 +93,7 @@ impl Listeners {
         }
         let (listener, drain) = (self.clients, shared.drain.clone());
         let max = max_connections(&limits, descriptors);
+        shared.metrics.set_client_connections(ClientConnections { open: acceptor.open_connections(), limit: max });
         workers.threads.push(spawn_thread("accept", move || accept(listener, acceptor, max, drain))?);
         if let Some(listener) = self.health {
             let (tls, drain) = (shared.serving.config.clone(), shared.drain.clone());
