@@ -77,6 +77,12 @@ impl<S: PeerState> PeerState for ReadAhead<S> {
     }
 }
 
+impl<S: PeerState> PeerState for Box<S> {
+    fn peer_end(&self) -> PeerEnd {
+        (**self).peer_end()
+    }
+}
+
 impl<S: PeerState> PeerState for &mut S {
     fn peer_end(&self) -> PeerEnd {
         (**self).peer_end()

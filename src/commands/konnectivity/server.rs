@@ -381,10 +381,12 @@ fn reset(socket: &TcpStream) {
 }
 
 /// `None` if the peer closes the connection before its first byte, as TCP probes of load balancers do.
+///
+/// Boxed, because the task of each connection has room for whatever is moved through it, also tasks without TLS.
 async fn handshake(
     socket: std::net::TcpStream,
     tls: &TlsReader,
-) -> io::Result<Option<TlsStream<ReadAhead<TcpStream>>>> {
+) -> io::Result<Option<Box<TlsStream<ReadAhead<TcpStream>>>>> {
     let socket = TcpStream::from_std(socket)?;
     let shake_hands = async {
         match socket.peek(&mut [0]).await {
@@ -394,7 +396,8 @@ async fn handshake(
             _ => {}
         }
         let config = tls.load().as_ref().clone();
-        TlsAcceptor::from(config).accept(ReadAhead::with_read_ahead(socket)).await.map(Some)
+        let stream = TlsAcceptor::from(config).accept(ReadAhead::with_read_ahead(socket)).await?;
+        Ok(Some(Box::new(stream)))
     };
     timeout(HANDSHAKE_TIMEOUT, shake_hands).await?
 }

@@ -169,8 +169,10 @@ impl ProxyCall<'_> {
             let Some(packet) = self.next_packet().await? else { return Ok(()) };
             match packet {
                 Packet::DialRequest { protocol, address, random } => {
-                    let Some(tunnel) = self.dial(&protocol, &address, random).await? else { continue };
-                    return self.relay(tunnel).await;
+                    // Boxed: a call without a tunnel holds no memory of one, and one with a tunnel none of its dial.
+                    let dial = Box::pin(self.dial(&protocol, &address, random));
+                    let Some(tunnel) = dial.await? else { continue };
+                    return Box::pin(self.relay(tunnel)).await;
                 }
                 Packet::Data { connection, .. } => {
                     let error = "backend not initialized".to_owned();
