@@ -112,11 +112,12 @@ pub(crate) fn run(arguments: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         let dialer = Dialer::new(&arguments).await;
-        println!("{}", run_job(&dialer, &arguments).await);
+        run_job(&dialer, &arguments).await;
     }));
 }
 
-async fn run_job(dialer: &Dialer, arguments: &ClientArguments<'_>) -> serde_json::Value {
+/// Tunnels stay open until standard input ends.
+async fn run_job(dialer: &Dialer, arguments: &ClientArguments<'_>) {
     let (target, count, workers) = (arguments.word("target"), arguments.number("count"), arguments.number("workers"));
     if arguments.word("job") == "idle" {
         drop(dialer.dial(target).await);
@@ -159,7 +160,10 @@ async fn run_job(dialer: &Dialer, arguments: &ClientArguments<'_>) -> serde_json
     figures["seconds"] = began.elapsed().as_secs_f64().into();
     figures["resident"] = (resident() - before).into();
     figures["cpu"] = cpu("self").into();
-    figures
+    println!("{figures}");
+    let input = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    input.await.unwrap().unwrap();
+    drop(kept);
 }
 
 async fn download(dialer: &Dialer, target: &str, bytes: u64) {

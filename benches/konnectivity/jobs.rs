@@ -63,7 +63,7 @@ pub(crate) const JOBS: &[Job] = &[
     job(("dials", "2000 dials"), (JobKind::Dials, TargetKind::Idle), 2000, 1, true),
     job(("concurrent-dials", "4000 dials, 16 at a time"), (JobKind::Dials, TargetKind::Idle), 4000, 16, true),
     job(("echo", "echo of 100 bytes"), (JobKind::Echo, TargetKind::Echo), 5000, 1, false),
-    job(("idle", "1000 idle tunnels"), (JobKind::Idle, TargetKind::Idle), 1000, 1, true),
+    job(("idle", "4000 idle tunnels"), (JobKind::Idle, TargetKind::Idle), 4000, 1, true),
     job(("stalled-target", "echo, a target stalled"), (JobKind::StalledTarget, TargetKind::Echo), 3000, 1, false),
     job(("stalled-client", "echo, a client stalled"), (JobKind::StalledClient, TargetKind::Echo), 3000, 1, false),
 ];
@@ -76,8 +76,8 @@ pub(crate) struct JobFigures {
     pub cpu: [f64; 3],
     /// Bytes that the client has more at the end.
     resident: f64,
-    /// Bytes that server and agent have more at their peak.
-    pub peaks: [f64; 2],
+    /// Bytes that server and agent have more: with idle tunnels some time after the last was opened, else at their peak.
+    pub memory: [f64; 2],
     /// Microseconds of a round trip: median and 99th percentile.
     echo: [f64; 2],
     /// The 99th percentile while a tunnel is stalled; infinite if a round trip took more than five seconds.
@@ -91,7 +91,7 @@ impl JobFigures {
             seconds: number("seconds"),
             cpu: [number("cpu"), 0.0, 0.0],
             resident: number("resident"),
-            peaks: [0.0; 2],
+            memory: [0.0; 2],
             echo: [number("p50"), number("p99")],
             stalled_p99: number("stalledP99"),
         }
@@ -139,8 +139,8 @@ impl Job {
         match self.kind {
             JobKind::Idle if is_of_clients => row("KiB of the client for each", &|it| for_each(it.resident)),
             JobKind::Idle => {
-                row("KiB of the server for each", &|it| for_each(it.peaks[0]));
-                row("KiB of the agent for each", &|it| for_each(it.peaks[1]));
+                row("KiB of the server for each", &|it| for_each(it.memory[0]));
+                row("KiB of the agent for each", &|it| for_each(it.memory[1]));
             }
             JobKind::Dials => row("a second", &|it| self.count as f64 / it.seconds),
             JobKind::Echo => {
@@ -150,8 +150,8 @@ impl Job {
             JobKind::StalledTarget | JobKind::StalledClient => {
                 row("p99 before, µs", &|it| it.echo[1]);
                 row("p99 meanwhile, µs", &|it| it.stalled_p99);
-                row("MiB of the server", &|it| it.peaks[0] / 1048576.0);
-                row("MiB of the agent", &|it| it.peaks[1] / 1048576.0);
+                row("MiB of the server", &|it| it.memory[0] / 1048576.0);
+                row("MiB of the agent", &|it| it.memory[1] / 1048576.0);
                 return;
             }
             JobKind::Download | JobKind::Upload => row("MB/s", &JobFigures::megabytes_per_second),

@@ -20,12 +20,17 @@ mod jobs;
 mod peers;
 mod targets;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use jobs::{JOBS, Job, JobFigures, JobKind, TRANSFER_BYTES};
 use peers::{KonnectivityPeers, Transport, peer_program};
 use targets::Targets;
+
+/// How long idle tunnels are open before the memory that they need is read: allocators return what dials needed.
+const MEMORY_RETURN_TIME: Duration = Duration::from_secs(20);
 
 /// Whether server and agent are narthex's, and how the table calls them.
 const PAIRS: [([bool; 2], &str); 4] = [
@@ -128,21 +133,37 @@ impl Benchmark {
             client_arguments.push(format!("--transport={}", transport.name()));
             client_arguments.push(format!("--pki={}", peers.pki.display()));
         }
-        let output = self.run_client(client, &client_arguments, job);
-        let (after, peaks) = (peers.cpu(), peers.memory("VmHWM"));
+        let (mut after, mut memory) = ([0.0; 2], [0.0; 2]);
+        let output = self.run_client(client, &client_arguments, job, || {
+            after = peers.cpu();
+            memory = match job.kind {
+                JobKind::Idle => {
+                    std::thread::sleep(MEMORY_RETURN_TIME);
+                    peers.memory("VmRSS")
+                }
+                _ => peers.memory("VmHWM"),
+            };
+        });
         let mut figures = JobFigures::parse(&output);
         figures.cpu = [figures.cpu[0], after[0] - before[0], after[1] - before[1]];
-        figures.peaks = [peaks[0] - resident[0], peaks[1] - resident[1]];
+        figures.memory = [memory[0] - resident[0], memory[1] - resident[1]];
         figures
     }
 
     /// The job without a tunnel.
     fn measure_direct(&self, job: &Job) -> JobFigures {
         let client_arguments = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
-        JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job))
+        JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job, || {}))
     }
 
-    fn run_client(&self, client: &Path, client_arguments: &[String], job: &Job) -> serde_json::Value {
+    /// The figures of a client. Its tunnels are open until `measure` returns; those of the reference's client may be closed.
+    fn run_client(
+        &self,
+        client: &Path,
+        client_arguments: &[String],
+        job: &Job,
+        measure: impl FnOnce(),
+    ) -> serde_json::Value {
         let port = |kind| self.targets.port(kind);
         let target = port(job.target);
         // What one stalled tunnel leads to, beside the echo that is measured.
@@ -162,8 +183,13 @@ impl Benchmark {
         if client == self.own_client {
             command.arg(format!("--stalled-target=127.0.0.1:{stalled}"));
         }
-        let output = command.stderr(Stdio::inherit()).output().unwrap();
-        assert!(output.status.success(), "{}: {}", job.name, output.status);
-        serde_json::from_slice(&output.stdout).unwrap()
+        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut figures = String::new();
+        BufReader::new(client.stdout.take().unwrap()).read_line(&mut figures).unwrap();
+        measure();
+        drop(client.stdin.take());
+        let status = client.wait().unwrap();
+        assert!(status.success(), "{}: {status}", job.name);
+        serde_json::from_str(&figures).unwrap()
     }
 }
