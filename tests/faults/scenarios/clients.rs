@@ -61,6 +61,7 @@ pub(crate) async fn slow_clients() -> FaultRow {
         "--idle-timeout=10m",
         "--read-header-timeout=10m",
         "--request-timeout=10m",
+        "--max-connections=12000",
         "--max-requests-inflight=20000",
     ];
     let mut stage = Stage::start(&flags).await;
