@@ -33,6 +33,17 @@ impl StatusReport {
     }
 }
 
+/// Names of a certificate that are shown; `/status.json` has all.
+const MAX_NAMES: usize = 8;
+
+fn list_names(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Certificates of files, those that expire first at the top.
 pub(super) fn file_rows(certificates: &[CertificateReport], now: SystemTime) -> Vec<CertificateRow<'_>> {
     let mut rows: Vec<_> = certificates.iter().map(|one| CertificateRow::from_file(one, now)).collect();
@@ -50,7 +61,7 @@ impl<'r> CertificateRow<'r> {
         CertificateRow {
             place: one.file.clone(),
             subject: &one.subject,
-            used_by: one.names.join(", "),
+            used_by: list_names(&one.names),
             not_after: &one.not_after,
             expiry: format_expiry(&one.not_after, now),
             class: expiry_class(one.expiry_warning(now)),
@@ -79,5 +90,19 @@ fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
         None => "",
         Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
         Some(ExpiryWarning::Day | ExpiryWarning::Expired) => "bad",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_with_many_names_shows_the_first() {
+        let names: Vec<_> = (1..=10).map(|number| format!("10.0.0.{number}")).collect();
+        assert_eq!(list_names(&names[..1]), "10.0.0.1");
+        let eight = "10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5, 10.0.0.6, 10.0.0.7, 10.0.0.8";
+        assert_eq!(list_names(&names[..8]), eight);
+        assert_eq!(list_names(&names), format!("{eight} and 2 more"));
     }
 }

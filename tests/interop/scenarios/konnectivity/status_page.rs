@@ -55,6 +55,8 @@ pub(super) fn agent_comes_and_goes(environment: &TestEnvironment) {
         assert_eq!(fits, Value::Bool(true), "the page is wider than {size:?}");
     }
 
+    // Without the certificates: their files have the names of this machine.
+    browser.emulate((1400, 540), "light");
     pictures::save(&mut browser, "konnectivity-status-page");
 
     konnectivity.agents[0].process.signal(Signal::KILL);
