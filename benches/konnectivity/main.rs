@@ -18,6 +18,8 @@
 mod client;
 mod jobs;
 mod peers;
+#[path = "../../tests/interop/environment/ports.rs"]
+mod ports;
 mod targets;
 
 use std::io::{BufRead as _, BufReader};

@@ -1,10 +1,12 @@
 //! Servers and agents under test, and where a client reaches them.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::ports::free_port;
 
 /// How a client reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +76,11 @@ impl KonnectivityPeers {
         let server_flags = format!("{frontend_flags} {}", server_flags(&pki, &ports));
         let server = spawn("konnectivity-server", own_server, &server_flags);
         let agent = spawn("konnectivity-agent", own_agent, &agent_flags(&pki, &ports));
-        let peers = KonnectivityPeers { server, agent, frontend, pki };
+        let mut peers = KonnectivityPeers { server, agent, frontend, pki };
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_ready(ports[1]) {
+            let ended = [&mut peers.server, &mut peers.agent].map(|child| child.try_wait().unwrap());
+            assert!(ended == [None; 2], "server or agent ended: {ended:?}, {server_flags}");
             assert!(Instant::now() < deadline, "the agent does not connect");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -165,16 +169,6 @@ fn spawn(name: &str, is_own: bool, words: &str) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
-}
-
-/// The server refuses ports that the kernel gives away.
-fn free_port() -> u16 {
-    loop {
-        let port = fastrand::u16(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 fn is_ready(port: u16) -> bool {

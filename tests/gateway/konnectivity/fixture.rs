@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+pub(crate) use super::ports::free_port;
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
 
 /// A process, killed when dropped, and its log shown if the test failed.
@@ -89,16 +90,6 @@ pub(crate) struct ServerProcess {
     pub(crate) agent_port: u16,
     pub(crate) admin: u16,
     health: u16,
-}
-
-/// A port that is free on all of loopback. Ephemeral ports are refused by the server.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let port = fastrand::u16(20_000..32_000);
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The certificates of servers (`konnectivity.crt`) and agents (`agent.crt`).

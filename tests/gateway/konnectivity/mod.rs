@@ -7,6 +7,8 @@ pub(crate) mod certificate_expiry;
 pub(crate) mod fixture;
 pub(crate) mod floods;
 pub(crate) mod idle_frontends;
+#[path = "../../interop/environment/ports.rs"]
+pub(crate) mod ports;
 pub(crate) mod rotation;
 pub(crate) mod server_discovery;
 pub(crate) mod status;
