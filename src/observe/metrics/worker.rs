@@ -17,6 +17,8 @@ use super::labels::{self, Authentication, DryRun, KnownLabels, RequestLabels, Sc
 /// Maximum number of request series per worker; further ones are counted as `other`. The registry and discovery bound
 /// the names anyway; this also bounds them for a backend with malicious discovery.
 const MAX_SERIES: usize = 4096;
+/// Series beside those in use that wait for a reader of `/metrics`.
+const MAX_UNREAD_SERIES: usize = 64;
 
 /// Metrics of one worker thread.
 pub struct WorkerMetrics {
@@ -201,7 +203,7 @@ impl WorkerMetrics {
         }
         services.retain(|_, service| service.strong_count() > 0);
         let (service, series) = ApiServiceMetrics::create(name);
-        self.shard.services.lock().push(series);
+        push_series(&self.shard.services, series, services.len());
         services.insert(name.to_owned(), Rc::downgrade(&service));
         service
     }
@@ -215,10 +217,21 @@ impl WorkerMetrics {
         }
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
         let (endpoint, series) = EndpointMetrics::create(service, address);
-        self.shard.endpoints.lock().push(series);
+        push_series(&self.shard.endpoints, series, endpoints.len());
         endpoints.insert(key, Rc::downgrade(&endpoint));
         endpoint
     }
+}
+
+/// Adds a series to a shard that counts in `live` others. Whoever reads `/metrics` removes those in which no worker counts
+/// any more, after a last look. Where nobody reads it, they are removed here, so that endpoints that come and go do not
+/// fill the memory.
+fn push_series<T>(list: &Mutex<Vec<Arc<T>>>, series: Arc<T>, live: usize) {
+    let mut list = list.lock();
+    if list.len() >= 2 * live + MAX_UNREAD_SERIES {
+        list.retain(|series| Arc::strong_count(series) > 1);
+    }
+    list.push(series);
 }
 
 /// Result of a request, as far as it is counted.
@@ -329,5 +342,19 @@ mod tests {
         drop(service);
         worker.shard.services.lock().retain(|series| Arc::strong_count(series) > 1);
         assert!(worker.shard.services.lock().is_empty());
+    }
+
+    #[test]
+    fn metrics_of_former_endpoints_do_not_pile_up_where_nobody_reads_them() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        let kept = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
+        for port in 1..1000 {
+            drop(worker.endpoint("v1.example.narthex.dev", &format!("10.0.0.2:{port}")));
+            drop(worker.service(&format!("v{port}.example.narthex.dev")));
+        }
+        let endpoints = worker.shard.endpoints.lock();
+        assert!(endpoints.len() <= MAX_UNREAD_SERIES + 3, "{}", endpoints.len());
+        assert_eq!(endpoints[0].address, kept.address());
+        assert!(worker.shard.services.lock().len() <= MAX_UNREAD_SERIES + 3);
     }
 }
