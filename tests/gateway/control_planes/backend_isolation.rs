@@ -294,8 +294,13 @@ async fn control_plane_documents_on_disk_are_of_one_control_plane_and_backend() 
     let own = |name: &str| BTreeSet::from([format!("{name}.example.com")]);
     for name in ["c", "d"] {
         eventually(name, async || (groups(&client, name).await == own(name)).then_some(())).await;
-        let saved = environment.path(&format!("data/control-planes/{name}/last-good"));
-        eventually("saved documents", async || fs::read_dir(&saved).ok()?.next().map(drop)).await;
+        // The directory is made before the document is written.
+        let saved = environment.path(&format!("data/control-planes/{name}/last-good/discovery"));
+        let is_document = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "gz");
+        eventually("a saved document", async || {
+            fs::read_dir(&saved).ok()?.filter_map(Result::ok).find(is_document).map(drop)
+        })
+        .await;
     }
     drop(client);
     gateway.signal("TERM");
