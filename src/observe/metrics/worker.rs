@@ -17,8 +17,8 @@ use super::labels::{self, Authentication, DryRun, KnownLabels, RequestLabels, Sc
 /// Maximum number of request series per worker; further ones are counted as `other`. The registry and discovery bound
 /// the names anyway; this also bounds them for a backend with malicious discovery.
 const MAX_SERIES: usize = 4096;
-/// Series beside those in use that wait for a reader of `/metrics`.
-const MAX_UNREAD_SERIES: usize = 64;
+/// Series beside those in use that wait for a scrape.
+const MAX_UNSCRAPED_SERIES: usize = 64;
 
 /// Metrics of one worker thread.
 pub struct WorkerMetrics {
@@ -223,12 +223,11 @@ impl WorkerMetrics {
     }
 }
 
-/// Adds a series to a shard that counts in `live` others. Whoever reads `/metrics` removes those in which no worker counts
-/// any more, after a last look. Where nobody reads it, they are removed here, so that endpoints that come and go do not
-/// fill the memory.
+/// Adds a series to a shard that counts in `live` others. A scrape removes the series of former endpoints after it has read
+/// them. Without scrapes they are removed here, so that memory is bounded.
 fn push_series<T>(list: &Mutex<Vec<Arc<T>>>, series: Arc<T>, live: usize) {
     let mut list = list.lock();
-    if list.len() >= 2 * live + MAX_UNREAD_SERIES {
+    if list.len() >= 2 * live + MAX_UNSCRAPED_SERIES {
         list.retain(|series| Arc::strong_count(series) > 1);
     }
     list.push(series);
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_former_endpoints_do_not_pile_up_where_nobody_reads_them() {
+    fn metrics_of_former_endpoints_are_bounded_without_scrapes() {
         let worker = WorkerMetrics::new(&Metrics::new());
         let kept = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
         for port in 1..1000 {
@@ -353,8 +352,8 @@ mod tests {
             drop(worker.service(&format!("v{port}.example.narthex.dev")));
         }
         let endpoints = worker.shard.endpoints.lock();
-        assert!(endpoints.len() <= MAX_UNREAD_SERIES + 3, "{}", endpoints.len());
+        assert!(endpoints.len() <= MAX_UNSCRAPED_SERIES + 3, "{}", endpoints.len());
         assert_eq!(endpoints[0].address, kept.address());
-        assert!(worker.shard.services.lock().len() <= MAX_UNREAD_SERIES + 3);
+        assert!(worker.shard.services.lock().len() <= MAX_UNSCRAPED_SERIES + 3);
     }
 }
