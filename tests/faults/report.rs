@@ -32,6 +32,8 @@ pub(crate) struct FaultRow {
     pub(crate) after: ResourceUsage,
     /// More that was measured.
     pub(crate) note: String,
+    /// What the scenario itself found wrong. It fails the test once the figures are in the table.
+    pub(crate) problems: Vec<String>,
 }
 
 /// Memory may differ by this between two idle moments, beside a half: what the allocator keeps.
@@ -42,6 +44,9 @@ static ROWS: Mutex<Vec<(&str, FaultRow)>> = Mutex::new(Vec::new());
 /// Keeps the row for the table, and says what is wrong with it.
 pub(crate) fn add(name: &'static str, row: FaultRow) -> Result<(), Failed> {
     let mut problems = String::new();
+    for problem in &row.problems {
+        let _ = writeln!(problems, "{problem}");
+    }
     for what in row.counts.wrong.iter().take(10) {
         let _ = writeln!(problems, "wrong response: {what}");
     }

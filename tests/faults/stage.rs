@@ -102,7 +102,15 @@ impl Stage {
             tokio::time::sleep(MEMORY_RETURN_TIME).await;
             after.kilobytes = self.gateway.resident_kilobytes();
         }
-        FaultRow { counts, failed_connections, excused, before: self.before, after, note: String::new() }
+        FaultRow {
+            counts,
+            failed_connections,
+            excused,
+            before: self.before,
+            after,
+            note: String::new(),
+            problems: Vec::new(),
+        }
     }
 
     /// Starts another gateway at the same address, after the last one has ended.

@@ -79,8 +79,12 @@ pub(crate) async fn soak() -> FaultRow {
     row.note = format!("{round} rounds; under load at each quarter: {}", text.join(" · "));
     if minutes.is_some() {
         let (middle, end) = (samples[2], samples[4]);
-        assert!(end.0 <= middle.0 + middle.0 / 20 + 4096, "memory grows: {samples:?}");
-        assert!(end.1 <= middle.1 + 30, "descriptors grow: {samples:?}");
+        if end.0 > middle.0 + middle.0 / 20 + 4096 {
+            row.problems.push(format!("memory grows: {samples:?}"));
+        }
+        if end.1 > middle.1 + 30 {
+            row.problems.push(format!("descriptors grow: {samples:?}"));
+        }
     }
     row
 }
