@@ -118,8 +118,11 @@ impl Benchmark {
                 job.print_beside("its client", &reference.collect::<Vec<_>>());
             }
             if job.has_baseline() {
-                let direct: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job)).collect();
-                job.print_beside("no tunnel", &direct);
+                let target = self.targets.port(job.target);
+                for (run, port) in [("no tunnel", target), ("two relays", targets::start_relays(target))] {
+                    let baseline: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job, port)).collect();
+                    job.print_beside(run, &baseline);
+                }
             }
             job.print(&figures, false);
         }
@@ -136,7 +139,7 @@ impl Benchmark {
             client_arguments.push(format!("--pki={}", peers.pki.display()));
         }
         let (mut after, mut memory) = ([0.0; 2], [0.0; 2]);
-        let output = self.run_client(client, &client_arguments, job, || {
+        let output = self.run_client(client, &client_arguments, job, self.targets.port(job.target), || {
             after = peers.cpu();
             memory = match job.kind {
                 JobKind::Idle => {
@@ -152,10 +155,10 @@ impl Benchmark {
         figures
     }
 
-    /// The job without a tunnel.
-    fn measure_direct(&self, job: &Job) -> JobFigures {
+    /// The job without a tunnel, over a TCP connection to `port`.
+    fn measure_direct(&self, job: &Job, port: u16) -> JobFigures {
         let client_arguments = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
-        JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job, || {}))
+        JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job, port, || {}))
     }
 
     /// The figures of a client. Its tunnels are open until `measure` returns; those of the reference's client may be closed.
@@ -164,10 +167,10 @@ impl Benchmark {
         client: &Path,
         client_arguments: &[String],
         job: &Job,
+        target: u16,
         measure: impl FnOnce(),
     ) -> serde_json::Value {
         let port = |kind| self.targets.port(kind);
-        let target = port(job.target);
         // What one stalled tunnel leads to, beside the echo that is measured.
         let stalled = if job.kind == JobKind::StalledClient {
             port(targets::TargetKind::Source)
