@@ -148,8 +148,7 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
 }
 
 fn client_connections_report(of: &ClientConnections) -> ClientConnectionsReport {
-    let limit = if of.limit == usize::MAX { 0 } else { of.limit };
-    ClientConnectionsReport { open: of.count(), limit }
+    ClientConnectionsReport { open: of.count(), limit: of.limit.unwrap_or(0) }
 }
 
 fn control_plane_report(of: &ControlPlane) -> ControlPlaneReport {

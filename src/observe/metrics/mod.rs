@@ -94,8 +94,8 @@ pub struct Metrics {
 pub struct ClientConnections {
     /// Their number.
     pub open: Arc<AtomicUsize>,
-    /// How many may be open; further ones wait in the kernel.
-    pub limit: usize,
+    /// How many may be open, if that is limited; further ones wait in the kernel.
+    pub limit: Option<usize>,
 }
 
 impl ClientConnections {

@@ -98,8 +98,8 @@ fn render_client_connections(metrics: &Metrics, text: &mut MetricsText) {
     }
     let help = "Maximum number of open client connections; further ones wait.";
     text.family("narthex_client_connections_limit", MetricType::Gauge, help);
-    if let Some(connections) = connections.filter(|of| of.limit < usize::MAX) {
-        text.sample(&[], connections.limit as u64);
+    if let Some(limit) = connections.and_then(|of| of.limit) {
+        text.sample(&[], limit as u64);
     }
 }
 
@@ -576,7 +576,7 @@ mod tests {
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
-        metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: 9968 });
+        metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: Some(9968) });
         (metrics, workers, kept)
     }
 

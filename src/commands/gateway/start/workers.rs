@@ -93,7 +93,8 @@ impl Listeners {
         }
         let (listener, drain) = (self.clients, shared.drain.clone());
         let max = max_connections(&limits, descriptors);
-        shared.metrics.set_client_connections(ClientConnections { open: acceptor.open_connections(), limit: max });
+        let limit = (max < usize::MAX).then_some(max);
+        shared.metrics.set_client_connections(ClientConnections { open: acceptor.open_connections(), limit });
         workers.threads.push(spawn_thread("accept", move || accept(listener, acceptor, max, drain))?);
         if let Some(listener) = self.health {
             let (tls, drain) = (shared.serving.config.clone(), shared.drain.clone());
