@@ -6,6 +6,7 @@
 //! [`agent`] the connections to the targets. The client is [`crate::egress::proxy::konnectivity`].
 
 pub mod agent;
+mod destinations;
 mod keepalive;
 pub mod leases;
 mod multiplexer;

@@ -159,8 +159,10 @@ pub(super) enum RelayEnd {
     Finished,
     /// The socket failed.
     SocketFailed(io::Error),
-    /// The stream between server and agent ended: what was sent may be incomplete.
-    TunnelLost,
+    /// What the socket got may be incomplete: the stream between server and agent ended, the other side closed the tunnel
+    /// with an error, or data waited too long for the socket. The caller resets the socket, so that its peer does not take
+    /// the data for complete.
+    Broken,
 }
 
 /// Relays both directions until both are complete or one fails. The caller closes tunnel and socket. `on_write` gets the
@@ -174,21 +176,25 @@ pub(super) async fn relay<S>(
 where
     S: AsyncRead + AsyncWrite + PeerState + Unpin,
 {
-    let moved = Cell::new(Instant::now());
+    let (moved, is_writing) = (Cell::new(Instant::now()), Cell::new(false));
     let (mut reader, mut writer) = (socket.clone(), socket.clone());
     let mut outgoing = pin!(send_all(&mut reader, tunnel, &moved));
-    let mut incoming = pin!(receive_all(&mut writer, tunnel, &moved, on_write));
+    let mut incoming = pin!(receive_all(&mut writer, tunnel, &moved, &is_writing, on_write));
     // The time at which a relay ends that has only the incoming direction left.
     let mut limit = None;
     let mut is_sent = false;
+    // Data that waits for the socket has longer than data that may not come.
+    let deadline_of = |limit: Option<Duration>| {
+        limit.map(|limit| moved.get() + if is_writing.get() { limit.max(DRAIN_TIMEOUT) } else { limit })
+    };
     loop {
-        let deadline = limit.map(|limit| moved.get() + limit);
+        let deadline = deadline_of(limit);
         tokio::select! {
             received = &mut incoming => match received {
                 Ok(Received::Everything) if is_sent => return RelayEnd::Finished,
                 Ok(Received::Everything) => break,
                 Ok(Received::Close) => return RelayEnd::Finished,
-                Ok(Received::Lost) => return RelayEnd::TunnelLost,
+                Ok(Received::Broken) => return RelayEnd::Broken,
                 Err(error) => return RelayEnd::SocketFailed(error),
             },
             sent = &mut outgoing, if !is_sent => match sent {
@@ -209,8 +215,8 @@ where
             },
             () = wait_until(deadline) => {
                 // Moved meanwhile?
-                if limit.is_some_and(|limit| moved.get() + limit <= Instant::now()) {
-                    return RelayEnd::Finished;
+                if deadline_of(limit).is_some_and(|deadline| deadline <= Instant::now()) {
+                    return if is_writing.get() { RelayEnd::Broken } else { RelayEnd::Finished };
                 }
             }
         }
@@ -278,7 +284,7 @@ fn check_peer(end: PeerEnd, moved: Instant) -> io::Result<()> {
 enum Received {
     Everything,
     Close,
-    Lost,
+    Broken,
 }
 
 /// Writes to the socket what the tunnel has until its end.
@@ -286,12 +292,14 @@ async fn receive_all<W: AsyncWrite + Unpin>(
     writer: &mut W,
     tunnel: &MultiplexedTunnel,
     moved: &Cell<Instant>,
+    is_writing: &Cell<bool>,
     on_write: impl Fn(Duration),
 ) -> io::Result<Received> {
     loop {
         match tunnel.event().await {
             TunnelEvent::Data(mut data) => {
                 let began = Instant::now();
+                is_writing.set(true);
                 while !data.is_empty() {
                     let written = writer.write_buf(&mut data).await?;
                     if written == 0 {
@@ -300,18 +308,20 @@ async fn receive_all<W: AsyncWrite + Unpin>(
                     moved.set(Instant::now());
                 }
                 writer.flush().await?;
+                is_writing.set(false);
                 on_write(began.elapsed());
             }
             TunnelEvent::WriteClosed => {
                 writer.shutdown().await?;
                 return Ok(Received::Everything);
             }
+            TunnelEvent::Closed(error) if !error.is_empty() => return Ok(Received::Broken),
             TunnelEvent::Closed(_) => {
                 // The other side may have closed already.
                 let _ = writer.shutdown().await;
                 return Ok(Received::Close);
             }
-            TunnelEvent::Lost => return Ok(Received::Lost),
+            TunnelEvent::Lost => return Ok(Received::Broken),
         }
     }
 }
@@ -365,7 +375,10 @@ async fn wait_until(deadline: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::konnectivity::multiplexer::{StreamSide, TunnelMultiplexer};
 
     /// Returns so many bytes at a time, and then an error or nothing.
     struct PieceReader {
@@ -402,5 +415,37 @@ mod tests {
         assert_eq!(read(&mut reader, &mut deferred_error).await.unwrap().len(), 9 << 10);
         let error = read(&mut reader, &mut deferred_error).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relay_is_broken_when_data_waits_too_long_for_the_socket() {
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        let (near, _far) = tokio::io::duplex(1024);
+        multiplexer.receive(1, vec![7; 4096].into());
+        multiplexer.receive_close(1, String::new());
+        let began = Instant::now();
+        let end = relay(&SharedSocket::new(near), &tunnel, AfterEnd::Close, |_| {}).await;
+        assert!(matches!(end, RelayEnd::Broken), "{end:?}");
+        assert!(began.elapsed() >= DRAIN_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relay_waits_longer_for_a_socket_than_for_data() {
+        const LINGER: Duration = Duration::from_secs(1);
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        let (near, mut far) = tokio::io::duplex(1024);
+        far.shutdown().await.unwrap();
+        multiplexer.receive(1, vec![7; 4096].into());
+        let reading = async {
+            // The client pauses.
+            tokio::time::sleep(LINGER * 5).await;
+            let mut all = vec![0; 4096];
+            far.read_exact(&mut all).await.unwrap();
+        };
+        let socket = SharedSocket::new(near);
+        let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |_| {}), reading);
+        assert!(matches!(end, RelayEnd::Finished), "{end:?}");
     }
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::{
-    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, check_ignored, instance_id, leases, port,
+    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, allowed_destinations, check_ignored,
+    instance_id, leases, port,
 };
 use crate::config::arguments::{Arguments, CommandFlags};
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
 use crate::config::parser::{Diagnostics, FlagParser};
-use crate::egress::{BareName, DestinationPattern};
 use crate::konnectivity::agent::{AgentSettings, ServerAddress, ServerCountSource};
 use crate::konnectivity::server::AgentIdentifiers;
 use crate::observe::log;
@@ -218,20 +218,4 @@ fn identifiers(parser: &mut FlagParser<'_>) -> String {
         parser.add_problem(FLAG, invalid);
     }
     text
-}
-
-fn allowed_destinations(parser: &mut FlagParser<'_>) -> Vec<DestinationPattern> {
-    const FLAG: &str = "allow-destinations";
-    let written = parser.list(FLAG);
-    if written.is_empty() && parser.is_given(FLAG) {
-        parser.add_problem(FLAG, "is empty: no destination would be allowed");
-    }
-    let mut allow = Vec::new();
-    for text in written {
-        match DestinationPattern::parse(text.trim(), BareName::Exact) {
-            Ok(pattern) => allow.push(pattern),
-            Err(why) => parser.add_problem(FLAG, format_args!("{text:?}: {why}")),
-        }
-    }
-    allow
 }

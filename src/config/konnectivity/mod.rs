@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use super::flag::{Flag, FlagGroup, FlagKind};
 use super::observability_flags::{LOG_FORMAT, LOG_LEVEL, VERBOSITY};
 use super::parser::FlagParser;
+use crate::egress::{BareName, DestinationPattern};
 use crate::konnectivity::leases::LeaseSettings;
 use crate::kubeclient::{IN_CLUSTER, KubeconfigSource};
 
@@ -51,6 +52,23 @@ fn leases(parser: &mut FlagParser<'_>, switch: &str) -> Option<LeaseConfig> {
     });
     let settings = LeaseSettings { namespace, labels };
     Some(LeaseConfig { settings, kubeconfig: KubeconfigSource::from_flag(kubeconfig) })
+}
+
+/// Reads `--allow-destinations`.
+fn allowed_destinations(parser: &mut FlagParser<'_>) -> Vec<DestinationPattern> {
+    const FLAG: &str = "allow-destinations";
+    let written = parser.list(FLAG);
+    if written.is_empty() && parser.is_given(FLAG) {
+        parser.add_problem(FLAG, "is empty: no destination would be allowed");
+    }
+    let mut allow = Vec::new();
+    for text in written {
+        match DestinationPattern::parse(text.trim(), BareName::Exact) {
+            Ok(pattern) => allow.push(pattern),
+            Err(why) => parser.add_problem(FLAG, format_args!("{text:?}: {why}")),
+        }
+    }
+    allow
 }
 
 const IGNORED_HELP: &str = "Accepted, without effect";

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, check_ignored, instance_id, leases,
+    IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, allowed_destinations, check_ignored,
+    instance_id, leases,
 };
 use crate::config::arguments::{Arguments, CommandFlags};
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
@@ -36,6 +37,12 @@ static FRONTEND: FlagGroup = FlagGroup {
         Flag::new("server-cert", FlagKind::File, "", "Serving certificate for clients. Followed on disk"),
         Flag::new("server-key", FlagKind::File, "", "Its private key. Followed on disk"),
         Flag::new("server-ca-cert", FlagKind::File, "", "CA bundle of client certificates. Followed on disk"),
+        Flag::new(
+            "allow-destinations",
+            FlagKind::List("DESTINATION"),
+            "",
+            "Destinations that clients may connect to, whatever the agents allow: names (a.example), subdomains (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port (default: all). A name is compared as clients write it",
+        ),
         Flag::new(
             "frontend-keepalive-time",
             FlagKind::Duration,
@@ -242,6 +249,7 @@ impl Arguments<KonnectivityServerCommand> {
             strategies: strategies(parser_ref),
             dial_timeout: Some(parser_ref.duration("backend-dial-timeout")).filter(|limit| !limit.is_zero()),
             keepalive: parser_ref.duration("keepalive-time"),
+            allow: allowed_destinations(parser_ref),
             frontend_keepalive: parser_ref.duration("frontend-keepalive-time"),
         };
         let config = KonnectivityServerConfig {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::state::AgentState;
 use crate::egress::proxy::konnectivity::Packet;
 use crate::egress::{Destination, DestinationPattern, Host};
-use crate::konnectivity::MAX_ADDRESS_BYTES;
+use crate::konnectivity::destinations::check_destination;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, TunnelMultiplexer};
 use crate::konnectivity::recent_failures::Failure;
 use crate::konnectivity::relay::{AfterEnd, RelayEnd, SharedSocket, relay};
@@ -53,7 +53,7 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     let pending = CountedEndpoint::new(&context.state, |metrics| &metrics.pending_dials);
     let began = Instant::now();
     let mut is_refused = false;
-    let dialed = match check(&protocol, &address, &context.allow) {
+    let dialed = match check_destination(&protocol, &address, &context.allow, "agent") {
         Ok(destination) => dial(&protocol, &destination).await,
         Err(why) => {
             // The error names the address.
@@ -103,35 +103,10 @@ async fn relay_target(socket: TcpStream, tunnel: MultiplexedTunnel) {
             tunnel.close_with(&error.to_string());
         }
         // The target must not take truncated data for complete.
-        RelayEnd::TunnelLost => socket.with(|socket| {
+        RelayEnd::Broken => socket.with(|socket| {
             let _ = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
         }),
     }
-}
-
-/// The destination of a dial, if the agent may connect to it. Errors have the texts of Go's net package, by which
-/// clients and the server tell them apart.
-fn check(protocol: &str, address: &str, allow: &[DestinationPattern]) -> Result<Destination, String> {
-    let length = protocol.len() + address.len();
-    if length > MAX_ADDRESS_BYTES {
-        return Err(format!("dial: an address of {length} bytes is too long"));
-    }
-    if !matches!(protocol, "tcp" | "tcp4" | "tcp6") {
-        return Err(format!("dial {protocol} {address}: the agent supports tcp only"));
-    }
-    let Some((host, port)) = address.rsplit_once(':') else {
-        return Err(format!("dial {protocol}: address {address}: missing port in address"));
-    };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let Ok(port) = port.parse::<u16>() else {
-        return Err(format!("dial {protocol}: address {address}: invalid port"));
-    };
-    let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
-    let destination = Destination { host, port };
-    if allow.is_empty() || allow.iter().any(|pattern| pattern.matches(&destination)) {
-        return Ok(destination);
-    }
-    Err(format!("dial {protocol} {address}: not among --allow-destinations of the agent"))
 }
 
 async fn dial(protocol: &str, destination: &Destination) -> Result<TcpStream, String> {
@@ -200,7 +175,6 @@ impl Drop for CountedEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::BareName;
 
     #[tokio::test]
     async fn endpoint_dial_errors_have_go_texts() {
@@ -212,21 +186,11 @@ mod tests {
             ("a:b".to_owned(), "dial tcp: address a:b: invalid port".to_owned()),
             (String::new(), "dial tcp: address : missing port in address".to_owned()),
         ] {
-            let dialed = match check("tcp", &address, &[]) {
+            let dialed = match check_destination("tcp", &address, &[], "agent") {
                 Ok(destination) => dial("tcp", &destination).await,
                 Err(error) => Err(error),
             };
             assert_eq!(dialed.unwrap_err(), expected);
         }
-    }
-
-    #[test]
-    fn endpoint_refuses_other_protocols_and_destinations() {
-        let allow = [DestinationPattern::parse("10.0.0.0/8", BareName::Exact).unwrap()];
-        assert!(check("udp", "10.0.0.1:53", &[]).is_err());
-        assert!(check("unix", "/run/docker.sock", &[]).is_err());
-        assert!(check("tcp", "192.168.0.1:443", &[]).is_ok());
-        assert!(check("tcp", "10.0.0.1:443", &allow).is_ok());
-        assert!(check("tcp", "192.168.0.1:443", &allow).is_err());
     }
 }

@@ -1,10 +1,9 @@
 //! Tunnels that share the gRPC stream between a server and an agent.
 //!
 //! Each tunnel has a queue in each direction. Queues towards the peer are served in turn, one packet each. What arrives
-//! is put into the tunnel's queue at once, so that the stream is always read. If both sides announce a window
-//! ([`TUNNEL_WINDOW`]), a sender stops at the window of the tunnel. The protocol of the
-//! reference has no such window: there, a tunnel whose queue is full and whose reader takes nothing for
-//! [`STALL_TIMEOUT`] is closed.
+//! is put into the tunnel's queue at once. If both sides announce a window ([`TUNNEL_WINDOW`]), a sender stops at the window
+//! of the tunnel, and the stream is always read. The protocol of the reference has no such window: there, the stream waits
+//! while a queue is full, and a tunnel that lets it wait too long ([`TunnelMultiplexer::wait_for_room`]) is closed.
 //!
 //! [`TUNNEL_WINDOW`]: crate::egress::proxy::konnectivity::TUNNEL_WINDOW
 
@@ -35,8 +34,11 @@ pub(super) use tunnel::{MultiplexedTunnel, TunnelEvent};
 pub(super) const WINDOW_BYTES: i64 = 4 << 20;
 /// Data of a tunnel that waits for its reader, in bytes, where the peer has no window.
 const MAX_INCOMING_BYTES: usize = 8 << 20;
-/// How long the reader of a full queue may take nothing before its tunnel is closed.
+/// How long a stream waits for the reader of a full queue until it has taken [`MIN_PROGRESS_BYTES`]. Then the tunnel is
+/// closed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// What such a reader takes at least in that time, in bytes.
+const MIN_PROGRESS_BYTES: usize = 1 << 20;
 /// How long data waits before the status calls its tunnel stalled.
 const STALL_REPORT_TIME: Duration = Duration::from_secs(5);
 /// Data of a tunnel that waits for the stream, in bytes.
@@ -142,22 +144,26 @@ impl TunnelMultiplexer {
         }
     }
 
-    /// Waits until the queue of a tunnel has room again. If its reader takes nothing for [`STALL_TIMEOUT`], closes the
-    /// tunnel.
+    /// Waits until the queue of a tunnel has room again. All tunnels of the stream wait meanwhile, so a tunnel whose reader
+    /// lets them wait for [`STALL_TIMEOUT`] without taking [`MIN_PROGRESS_BYTES`] is closed.
     pub(super) async fn wait_for_room(&self, connection: i64) {
+        if let Some(tunnel) = self.state.lock().tunnels.get_mut(&connection) {
+            tunnel.wait.begin();
+        }
         loop {
-            let Some(since) = self.state.lock().tunnels.get(&connection).map(|tunnel| tunnel.last_taken) else {
+            let Some(deadline) = self.state.lock().tunnels.get(&connection).and_then(|tunnel| tunnel.wait.deadline())
+            else {
                 return;
             };
-            let room = poll_fn(|cx| self.poll_incoming_room(connection, since, cx));
-            if timeout_at(since + STALL_TIMEOUT, room).await.is_ok_and(|has_room| has_room) {
+            let room = timeout_at(deadline, poll_fn(|cx| self.poll_incoming_room(connection, cx))).await;
+            let mut state = self.state.lock();
+            let Some(tunnel) = state.tunnels.get_mut(&connection) else { return };
+            if room.is_ok() {
+                tunnel.wait.end();
                 return;
             }
-            let mut state = self.state.lock();
-            let stalled = state.tunnels.get(&connection).is_some_and(|tunnel| {
-                tunnel.incoming_bytes >= MAX_INCOMING_BYTES && tunnel.last_taken + STALL_TIMEOUT <= Instant::now()
-            });
-            if stalled {
+            // The reader may have moved it meanwhile.
+            if tunnel.wait.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 tracing::warn!(connection, "tunnel closed: its reader is too slow, and the peer has no flow control");
                 self.abort(&mut state, connection, "closed: its reader is too slow");
                 return;
@@ -165,18 +171,14 @@ impl TunnelMultiplexer {
         }
     }
 
-    /// Ready with true when there is room, with false when the reader has taken something since.
-    fn poll_incoming_room(&self, connection: i64, since: Instant, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_incoming_room(&self, connection: i64, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         match state.tunnels.get_mut(&connection) {
             Some(tunnel) if tunnel.closed.is_none() && tunnel.incoming_bytes >= MAX_INCOMING_BYTES => {
-                if tunnel.last_taken > since {
-                    return Poll::Ready(false);
-                }
                 tunnel.receive_loop = Some(cx.waker().clone());
                 Poll::Pending
             }
-            _ => Poll::Ready(true),
+            _ => Poll::Ready(()),
         }
     }
 
@@ -323,4 +325,58 @@ pub(super) async fn send_frame(send: &mut SendStream<PacketFrame>, frame: Packet
     })
     .await?;
     send.send_data(frame, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A peer without windows sends as fast as the stream is read, while the reader takes a packet at a time with `pause`
+    /// between. Returns after how long the tunnel was closed, if it was in the first minute.
+    async fn closed_after(pause: Duration) -> Option<Duration> {
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        let began = Instant::now();
+        let sending = async {
+            while began.elapsed() < Duration::from_secs(60) {
+                match multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) {
+                    Received::Full => multiplexer.wait_for_room(1).await,
+                    Received::Taken => sleep(Duration::from_millis(1)).await,
+                    Received::UnknownConnection => unreachable!("the tunnel is open"),
+                }
+            }
+        };
+        let reading = async {
+            loop {
+                match tunnel.event().await {
+                    TunnelEvent::Data(_) => sleep(pause).await,
+                    TunnelEvent::Closed(error) => {
+                        assert_eq!(error, "closed: its reader is too slow");
+                        return;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        tokio::select! {
+            () = sending => None,
+            () = reading => Some(began.elapsed()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn multiplexer_closes_the_tunnel_of_a_reader_that_trickles() {
+        // A packet now and then is no reason to let the other tunnels wait for ever.
+        let closed = closed_after(Duration::from_millis(1900)).await.unwrap();
+        assert!(closed < Duration::from_secs(5), "{closed:?}");
+        assert!(closed_after(Duration::from_millis(200)).await.unwrap() < Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn multiplexer_keeps_the_tunnel_of_a_slow_reader() {
+        // A MiB in 1.6 s.
+        assert_eq!(closed_after(Duration::from_millis(100)).await, None);
+    }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, STALL_REPORT_TIME};
+use super::{
+    MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_PROGRESS_BYTES, STALL_REPORT_TIME, STALL_TIMEOUT,
+};
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::stream_counter::StreamCounter;
 
@@ -48,7 +50,8 @@ pub(super) struct TunnelState {
     /// Bytes taken by the reader that the peer does not know of.
     taken_bytes: i64,
     /// When the reader last took something.
-    pub(super) last_taken: Instant,
+    last_taken: Instant,
+    pub(super) wait: StreamWait,
     /// The peer sends no more data.
     pub(super) is_write_closed: bool,
     /// The peer closed the connection, with its error text.
@@ -61,6 +64,42 @@ pub(super) struct TunnelState {
     writer: Option<Waker>,
     /// The task that reads the stream, while the queue is full.
     pub(super) receive_loop: Option<Waker>,
+}
+
+/// How long a stream without flow control has waited for the reader of one tunnel.
+#[derive(Default)]
+pub(super) struct StreamWait {
+    /// Time in earlier waits since the reader took the last [`MIN_PROGRESS_BYTES`].
+    waited: Duration,
+    /// Bytes taken since then.
+    taken: usize,
+    /// When the present wait began.
+    began: Option<Instant>,
+}
+
+impl StreamWait {
+    pub(super) fn begin(&mut self) {
+        self.began = Some(Instant::now());
+    }
+
+    pub(super) fn end(&mut self) {
+        if let Some(began) = self.began.take() {
+            self.waited += began.elapsed();
+        }
+    }
+
+    /// When the present wait is too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        Some(self.began? + STALL_TIMEOUT.saturating_sub(self.waited))
+    }
+
+    fn record_progress(&mut self, bytes: usize) {
+        self.taken += bytes;
+        if self.taken >= MIN_PROGRESS_BYTES {
+            (self.taken, self.waited) = (0, Duration::ZERO);
+            self.began = self.began.map(|_| Instant::now());
+        }
+    }
 }
 
 /// A tunnel whose data waits for a reader.
@@ -212,6 +251,7 @@ impl TunnelState {
             incoming_bytes: 0,
             taken_bytes: 0,
             last_taken: Instant::now(),
+            wait: StreamWait::default(),
             is_write_closed: false,
             closed: None,
             was_closed_by_peer: false,
@@ -242,6 +282,7 @@ impl TunnelState {
         let data = self.incoming.pop_front()?;
         self.incoming_bytes -= data.len();
         self.last_taken = Instant::now();
+        self.wait.record_progress(data.len());
         if self.incoming.is_empty() && self.incoming.capacity() > 8 {
             // An idle tunnel holds no buffers.
             self.incoming = VecDeque::new();

@@ -37,26 +37,51 @@ impl AgentTokens {
         };
         // A file with a token often ends with a line break.
         let result = match self.reviews.authenticate(token.trim()).await {
-            Ok(Some(user)) => self.check_account(&user.name),
+            Ok(Some(user)) => check_account(&user.name, &self.namespace, &self.service_account),
             Ok(None) => Err("service account jwt not valid".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         result.map_err(|why| format!("Failed to validate authentication token, err:lookup failed: {why}"))
     }
+}
 
-    fn check_account(&self, user: &str) -> Result<(), String> {
-        let Some(account) = user.strip_prefix("system:serviceaccount:") else {
-            return Err("username returned is not a service account".to_owned());
-        };
-        let Some((namespace, name)) = account.split_once(':').filter(|(_, name)| !name.contains(':')) else {
-            return Err("unexpected username format".to_owned());
-        };
-        if namespace != self.namespace {
-            return Err(format!("incoming request from {namespace:?} namespace. Expected {:?}", self.namespace));
+/// Checks that `user` is the service account `expected` in the namespace `expected_namespace`.
+fn check_account(user: &str, expected_namespace: &str, expected: &str) -> Result<(), String> {
+    let Some(account) = user.strip_prefix("system:serviceaccount:") else {
+        return Err("username returned is not a service account".to_owned());
+    };
+    let Some((namespace, name)) = account.split_once(':').filter(|(_, name)| !name.contains(':')) else {
+        return Err("unexpected username format".to_owned());
+    };
+    if namespace != expected_namespace {
+        return Err(format!("incoming request from {namespace:?} namespace. Expected {expected_namespace:?}"));
+    }
+    if name != expected {
+        return Err(format!("incoming request from {name:?} service account. Expected {expected:?}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_tokens_of_other_accounts_are_refused() {
+        let check = |user: &str| check_account(user, "kube-system", "konnectivity-agent");
+        assert_eq!(check("system:serviceaccount:kube-system:konnectivity-agent"), Ok(()));
+        for (user, part) in [
+            ("kubernetes-admin", "not a service account"),
+            ("", "not a service account"),
+            ("system:node:konnectivity-agent", "not a service account"),
+            ("system:serviceaccount:kube-system", "unexpected username format"),
+            ("system:serviceaccount:kube-system:konnectivity-agent:x", "unexpected username format"),
+            ("system:serviceaccount:default:konnectivity-agent", "from \"default\" namespace"),
+            ("system:serviceaccount:kube-system:default", "from \"default\" service account"),
+            ("system:serviceaccount::konnectivity-agent", "from \"\" namespace"),
+        ] {
+            let refused = check(user).unwrap_err();
+            assert!(refused.contains(part), "{user}: {refused}");
         }
-        if name != self.service_account {
-            return Err(format!("incoming request from {name:?} service account. Expected {:?}", self.service_account));
-        }
-        Ok(())
     }
 }

@@ -65,6 +65,8 @@ pub(super) enum TunnelDialFailure {
     Draining,
     /// No agent serves the destination.
     NoAgent,
+    /// Not among `--allow-destinations`.
+    Refused(String),
     /// The agent could not connect; its text.
     Agent(String),
     /// The stream of the agent ended.
@@ -79,7 +81,7 @@ impl TunnelDialFailure {
         match self {
             TunnelDialFailure::Draining => "the server is shutting down",
             TunnelDialFailure::NoAgent => "No agent available",
-            TunnelDialFailure::Agent(text) => text,
+            TunnelDialFailure::Refused(text) | TunnelDialFailure::Agent(text) => text,
             TunnelDialFailure::AgentLost => "the connection to the agent is lost",
             TunnelDialFailure::Timeout => "timed out waiting for backend dial",
         }

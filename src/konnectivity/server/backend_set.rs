@@ -122,3 +122,91 @@ fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::net::SocketAddr;
+
+    use super::super::agent_identifiers::AgentIdentifiers;
+    use super::super::backend::AgentDescription;
+    use super::*;
+
+    fn backend(agent_id: &str, identifiers: &str) -> Arc<Backend> {
+        let agent = AgentDescription {
+            agent_id: agent_id.to_owned(),
+            identifiers: AgentIdentifiers::parse(identifiers).unwrap(),
+            identifiers_text: identifiers.to_owned(),
+            program: String::new(),
+            windows: None,
+        };
+        Arc::new(Backend::new(agent, SocketAddr::from(([127, 0, 0, 1], 1)), Arc::default()))
+    }
+
+    fn set(agents: &[(&str, &str)]) -> BackendSet {
+        let set = BackendSet::default();
+        agents.iter().for_each(|(id, identifiers)| set.add(backend(id, identifiers)));
+        set
+    }
+
+    /// The agents that are chosen in many dials.
+    fn chosen(set: &BackendSet, strategies: &[ProxyStrategy], address: &str) -> BTreeSet<String> {
+        let dials = (0..200).filter_map(|_| set.select(strategies, address, &[]));
+        dials.map(|backend| backend.agent_id.clone()).collect()
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn backend_set_balances_among_equal_agents() {
+        let agents = set(&[("a", "host=x"), ("b", "host=x"), ("c", "host=y")]);
+        assert_eq!(chosen(&agents, &[ProxyStrategy::Default], "x:1"), names(&["a", "b", "c"]));
+        assert_eq!(chosen(&agents, &[ProxyStrategy::DestinationHost], "x:1"), names(&["a", "b"]));
+        assert_eq!(chosen(&agents, &[ProxyStrategy::DestinationHost], "z:1"), names(&[]));
+    }
+
+    #[test]
+    fn backend_set_tries_strategies_in_their_order() {
+        use ProxyStrategy::{Cidr, Default, DefaultRoute, DestinationHost};
+        let agents = set(&[("host", "ipv4=10.0.0.1"), ("network", "cidr=10.0.0.0/8"), ("route", "default-route=true")]);
+        let order = [DestinationHost, Cidr, DefaultRoute, Default];
+        assert_eq!(chosen(&agents, &order, "10.0.0.1:443"), names(&["host"]));
+        assert_eq!(chosen(&agents, &order, "10.0.0.2:443"), names(&["network"]));
+        assert_eq!(chosen(&agents, &order, "192.0.2.1:443"), names(&["route"]));
+        assert_eq!(chosen(&agents, &[Cidr, DestinationHost], "10.0.0.1:443"), names(&["network"]));
+        assert_eq!(chosen(&agents, &[Cidr, Default], "192.0.2.1:443"), names(&["host", "network", "route"]));
+    }
+
+    #[test]
+    fn backend_set_chooses_the_narrowest_network() {
+        let agents =
+            set(&[("wide", "cidr=10.0.0.0/8"), ("narrow", "cidr=10.1.0.0/16"), ("ipv6", "cidr=2001:db8::/32")]);
+        for (address, expected) in [
+            ("10.1.2.3:443", "narrow"),
+            ("10.2.2.3:443", "wide"),
+            ("[2001:db8::5]:443", "ipv6"),
+            ("[2001:DB8:0:0::5]:443", "ipv6"),
+        ] {
+            assert_eq!(chosen(&agents, &[ProxyStrategy::Cidr], address), names(&[expected]), "{address}");
+        }
+    }
+
+    #[test]
+    fn backend_set_compares_addresses_not_their_spelling() {
+        let agents = set(&[("a", "ipv6=2001:db8::1"), ("b", "ipv6=2001:db8::2")]);
+        for address in ["[2001:db8::1]:443", "[2001:DB8::1]:443", "[2001:db8:0:0::1]:443"] {
+            assert_eq!(chosen(&agents, &[ProxyStrategy::DestinationHost], address), names(&["a"]), "{address}");
+        }
+    }
+
+    #[test]
+    fn backend_set_is_ready_by_its_first_strategy() {
+        use ProxyStrategy::{Default, DefaultRoute};
+        let agents = set(&[("a", "host=x")]);
+        assert!(agents.is_ready(&[Default, DefaultRoute]));
+        assert!(!agents.is_ready(&[DefaultRoute, Default]));
+        assert!(!set(&[]).is_ready(&[Default]));
+    }
+}

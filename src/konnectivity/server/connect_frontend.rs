@@ -110,7 +110,7 @@ where
             tracing::debug!(%error, address, "connection of a frontend failed");
             ConnectEnd::Broken
         }
-        RelayEnd::TunnelLost => ConnectEnd::Broken,
+        RelayEnd::Broken => ConnectEnd::Broken,
     }
 }
 
@@ -126,6 +126,7 @@ async fn respond<S: AsyncWrite + Unpin>(socket: &mut S, response: &str) {
 fn failure_response(failure: &TunnelDialFailure) -> String {
     match failure {
         TunnelDialFailure::NoAgent => "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\ncurrently no tunnels available: No agent available".to_owned(),
+        TunnelDialFailure::Refused(text) => error_response("403 Forbidden", text),
         TunnelDialFailure::Agent(text) => {
             let lower = text.to_ascii_lowercase();
             let status = if lower.contains("timeout") || lower.contains("deadline") {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use super::agent_token::AgentTokens;
 use super::backend::TunnelDialFailure;
 use super::backend_set::{BackendSet, ProxyStrategy};
+use crate::egress::DestinationPattern;
 use crate::konnectivity::MAX_ADDRESS_BYTES;
+use crate::konnectivity::destinations::check_destination;
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
 use crate::konnectivity::recent_failures::{Failure, RecentFailures};
 use crate::konnectivity::report::{ConnectedAgentReport, KonnectivityServerReport, MAX_LISTED, SERVER_ROLE};
@@ -34,6 +36,8 @@ pub struct ServerSettings {
     pub dial_timeout: Option<Duration>,
     /// `--keepalive-time`: interval of pings to agents.
     pub keepalive: Duration,
+    /// `--allow-destinations`; empty allows all.
+    pub allow: Vec<DestinationPattern>,
     /// `--frontend-keepalive-time`: interval of pings to clients in gRPC mode.
     pub frontend_keepalive: Duration,
 }
@@ -157,6 +161,13 @@ impl KonnectivityServer {
                 tracing::warn!(length, "dial refused: its address is too long");
                 return Err(TunnelDialFailure::Agent(format!("dial: an address of {length} bytes is too long")));
             }
+            if !self.settings.allow.is_empty()
+                && let Err(why) = check_destination(protocol, address, &self.settings.allow, "server")
+            {
+                // The error names the address.
+                tracing::warn!("dial refused: {why}");
+                return Err(TunnelDialFailure::Refused(why));
+            }
             let dial = self.dial_through_agents(protocol, address, &mut agent_id);
             match self.settings.dial_timeout {
                 Some(limit) => tokio::time::timeout(limit, dial).await.unwrap_or(Err(TunnelDialFailure::Timeout)),
@@ -170,12 +181,16 @@ impl KonnectivityServer {
             Err(failure) => {
                 let reason = match failure {
                     TunnelDialFailure::NoAgent | TunnelDialFailure::Draining => KonnectivityDialFailure::NoAgent,
-                    TunnelDialFailure::Agent(_) => KonnectivityDialFailure::ErrorResponse,
+                    TunnelDialFailure::Refused(_) | TunnelDialFailure::Agent(_) => {
+                        KonnectivityDialFailure::ErrorResponse
+                    }
                     TunnelDialFailure::AgentLost => KonnectivityDialFailure::BackendClose,
                     TunnelDialFailure::Timeout => KonnectivityDialFailure::BackendDialTimeout,
                 };
                 self.metrics.record_dial_failure(reason);
-                let (reason, error) = (reason.as_str(), failure.describe());
+                let is_refused = matches!(failure, TunnelDialFailure::Refused(_));
+                let reason = if is_refused { "refused" } else { reason.as_str() };
+                let error = failure.describe();
                 self.failed_dials.record(Failure { reason, address, agent_id: &agent_id, error });
                 tracing::debug!(address, ?failure, "dial failed");
             }

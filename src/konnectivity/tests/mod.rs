@@ -9,15 +9,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::agent::test_support::{TestAgent, connect_agent};
-use super::server::{KonnectivityServer, ProxyStrategy, ServerSettings, serve_agent_connection};
-use super::server::{serve_connect_frontend, serve_grpc_frontend};
+use super::server::{ConnectEnd, KonnectivityServer, ProxyStrategy, ServerSettings};
+use super::server::{serve_agent_connection, serve_connect_frontend, serve_grpc_frontend};
 use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
+use crate::egress::{BareName, DestinationPattern};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -31,14 +33,22 @@ impl Setup {
     }
 
     fn with_dial_timeout(dial_timeout: Option<Duration>) -> Setup {
-        let settings = ServerSettings {
+        Setup::with_settings(ServerSettings { dial_timeout, ..Setup::settings() })
+    }
+
+    fn settings() -> ServerSettings {
+        ServerSettings {
             server_id: "server".to_owned(),
             server_count: 1,
             strategies: vec![ProxyStrategy::DestinationHost, ProxyStrategy::Default],
-            dial_timeout,
+            dial_timeout: None,
             keepalive: Duration::from_secs(30),
+            allow: Vec::new(),
             frontend_keepalive: Duration::from_secs(3600),
-        };
+        }
+    }
+
+    fn with_settings(settings: ServerSettings) -> Setup {
         Setup { server: KonnectivityServer::new(settings, None, Arc::default()) }
     }
 
@@ -178,6 +188,54 @@ async fn fill(stream: &mut (impl AsyncWrite + Unpin)) -> usize {
 fn run<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn server_refuses_destinations_that_are_not_allowed() {
+    run(async {
+        let allow = vec![DestinationPattern::parse("127.0.0.0/8", BareName::Exact).unwrap()];
+        let setup = Setup::with_settings(ServerSettings { allow, ..Setup::settings() });
+        let _agent = setup.agent("a", "").await;
+        let echo = echo_target().await;
+        let client = setup.client().await;
+        check_echo(&mut setup.connect(echo).await).await;
+        check_echo(&mut tunnel(&client, echo).await).await;
+        for refused in ["192.0.2.1:443", "localhost:443", "127.0.0.1", "[::1]:443"] {
+            let mut stream = setup.raw_connect();
+            let head = setup.request(&mut stream, refused).await;
+            assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{refused}: {head}");
+            let error = client.dial(refused, WAIT).await.err().unwrap();
+            assert!(error.cause.contains(refused), "{error:?}");
+        }
+        let failed = &setup.server.report().failed_dials;
+        assert!(failed.iter().all(|dial| dial.reason == "refused" && dial.agent_id.is_empty()), "{failed:?}");
+        assert!(!failed.is_empty());
+    });
+}
+
+/// A client must not take what it has got for everything.
+#[test]
+fn reset_of_a_target_breaks_the_connection_of_the_client() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "").await;
+        let partial = target(|mut socket| async move {
+            socket.write_all(b"partial").await.unwrap();
+            // The client has it.
+            socket.read_u8().await.unwrap();
+            SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+        });
+        let partial = partial.await.0;
+        let (mut client, theirs) = tokio::io::duplex(64 << 10);
+        let serving = spawn_local(serve_connect_frontend(setup.server.clone(), theirs));
+        let head = setup.request(&mut client, &partial.to_string()).await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let mut text = [0; 7];
+        client.read_exact(&mut text).await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(WAIT, serving).await.unwrap().unwrap(), ConnectEnd::Broken);
+        setup.wait_for_tunnels(0).await;
+    });
 }
 
 #[test]
