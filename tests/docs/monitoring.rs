@@ -9,8 +9,8 @@ use crate::page::{Page, repository};
 
 const RULES: &str = "deploy/prometheus/narthex.rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/narthex.json";
-/// Labels that Prometheus adds, and that of buckets.
-const COMMON_LABELS: [&str; 3] = ["job", "instance", "le"];
+/// Labels that Prometheus adds, that of control planes, and that of buckets.
+const COMMON_LABELS: [&str; 4] = ["job", "instance", "control_plane", "le"];
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
@@ -130,4 +130,19 @@ fn each_alert_has_a_section_in_the_runbook() {
         assert!(sections.remove(&anchor), "{name} has no section");
     }
     assert!(sections.is_empty(), "sections without an alert: {sections:?}");
+}
+
+/// The tests of the rules have each alert fire, and each is silent in the first of them.
+#[test]
+fn each_alert_fires_in_a_test_of_the_rules() {
+    let tests: Value = serde_saphyr::from_str(&read("deploy/prometheus/narthex.rules.test.yaml")).unwrap();
+    let tests = tests["tests"].as_array().unwrap();
+    let names = |tests: &[Value], fires: bool| -> BTreeSet<String> {
+        let rules = tests.iter().flat_map(|test| test["alert_rule_test"].as_array().unwrap());
+        let rules = rules.filter(|rule| rule["exp_alerts"].as_array().unwrap().is_empty() != fires);
+        rules.map(|rule| rule["alertname"].as_str().unwrap().to_owned()).collect()
+    };
+    let alerts: BTreeSet<String> = alerts().iter().map(|alert| alert["alert"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names(&tests[..1], false), alerts);
+    assert_eq!(names(tests, true), alerts);
 }

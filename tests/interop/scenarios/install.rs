@@ -29,7 +29,15 @@ const VALUES: &[(&str, &[&str])] = &[
         &["servingCertificate.existingSecret=a", "frontProxy.existingSecret=b", "delegate.enabled=true"],
     ),
     ("manifests alone", &["registry.cluster=false", "registry.manifests.wardle\\.yaml=kind: APIService"]),
-    ("monitoring", &["serviceMonitor.enabled=true", "prometheusRule.enabled=true", "serviceMonitor.labels.release=p"]),
+    (
+        "monitoring",
+        &[
+            "serviceMonitor.enabled=true",
+            "prometheusRule.enabled=true",
+            "prometheusRule.runbookURLPrefix=https://git.example.com/narthex/",
+            "serviceMonitor.labels.release=p",
+        ],
+    ),
     ("rights of somebody else", &["serviceAccount.create=false", "serviceAccount.name=other", "rbac.create=false"]),
     ("no reviews", &["authentication.cluster=false", "authorization.cluster=false"]),
     (
@@ -61,6 +69,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("replicaCont=3", "additional properties 'replicaCont' not allowed"),
     ("shutdownDelayDuration=10", "shutdownDelayDuration"),
     ("image.pullPolicy=Sometimes", "pullPolicy"),
+    ("prometheusRule.runbookURLPrefix=https://git.example.com", "runbookURLPrefix"),
 ];
 
 /// Custom resources that the chart may create.
