@@ -1,4 +1,4 @@
-//! A real kube-apiserver whose EgressSelectorConfiguration names narthex's Konnectivity server.
+//! A real kube-apiserver whose EgressSelectorConfiguration names a Konnectivity server.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,17 +8,18 @@ use serde_json::{Value, json};
 
 use super::DIALS;
 use super::kubelet_streams::KwokNode;
-use super::pairs::OWN;
 use crate::environment::{
-    Cluster, Extension, Konnectivity, KonnectivityMode, TestEnvironment, eventually, peer, start_conversion_webhook,
-    write_egress_configuration,
+    Cluster, Extension, Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, eventually, peer,
+    start_conversion_webhook, write_egress_configuration,
 };
 use crate::scenarios::openapi;
 
 /// An aggregated API server, a conversion webhook by Service, and the kubelet of a pod's node.
-pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: KonnectivityMode) {
-    let directory = environment.scratch(&format!("konnectivity-kube-apiserver-{mode:?}"));
-    let mut konnectivity = Konnectivity::with_pair(&directory, mode, OWN);
+pub(super) fn reaches_its_backends(environment: &TestEnvironment, mode: KonnectivityMode, pair: KonnectivityPair) {
+    // Flags of the peers split paths at commas.
+    let sides = format!("{}-{}", pair.has_own_server, pair.has_own_agent);
+    let directory = environment.scratch(&format!("konnectivity-kube-apiserver-{mode:?}-{sides}"));
+    let mut konnectivity = Konnectivity::with_pair(&directory, mode, pair);
     let configuration = write_egress_configuration(&konnectivity, &directory);
     let flag = format!("--egress-selector-config-file={}", configuration.display());
     let cluster = Cluster::start_with(&directory, &[flag]);

@@ -74,13 +74,22 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: status page shows an agent that comes and goes", status_page::agent_comes_and_goes),
 ];
 
-/// Tests of kube-apiserver with narthex's server and agent.
+/// Tests of kube-apiserver.
 pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: kube-apiserver through narthex's server and agent, GRPC", |environment| {
-        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix);
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix, pairs::OWN);
     }),
     ("konnectivity: kube-apiserver through narthex's server and agent, http-connect over TLS", |environment| {
-        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls);
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls, pairs::OWN);
+    }),
+    ("konnectivity: kube-apiserver through narthex's server and agent, http-connect", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectUnix, pairs::OWN);
+    }),
+    ("konnectivity: kube-apiserver through narthex's server and the reference's agent, GRPC", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix, pairs::OWN_SERVER);
+    }),
+    ("konnectivity: kube-apiserver through the reference's server and narthex's agent, GRPC", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix, pairs::OWN_AGENT);
     }),
     ("konnectivity: B15, connections and TokenReviews when servers are missing", back_off::agents_back_off),
     ("konnectivity: Leases of servers, ours and the reference's", leases::leases_are_published_counted_and_collected),
