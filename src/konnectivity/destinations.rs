@@ -21,16 +21,27 @@ pub(super) fn check_destination(
     let Some((host, port)) = address.rsplit_once(':') else {
         return Err(format!("dial {protocol}: address {address}: missing port in address"));
     };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let Ok(port) = port.parse::<u16>() else {
         return Err(format!("dial {protocol}: address {address}: invalid port"));
     };
-    let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let name = bracketed.unwrap_or(host);
+    let host = name.parse().map_or_else(|_| Host::Name(name.to_owned()), Host::Ip);
+    let is_plain = match &host {
+        Host::Ip(_) => true,
+        Host::Name(name) => bracketed.is_none() && name.bytes().all(is_name_byte),
+    };
     let destination = Destination { host, port };
-    if allow.is_empty() || allow.iter().any(|pattern| pattern.matches(&destination)) {
+    // The agent gets the address as it is written. A name must not be an address for it: with a zone, as in
+    // `[::1%x.a.example]`, it would be one for Go.
+    if allow.is_empty() || is_plain && allow.iter().any(|pattern| pattern.matches(&destination)) {
         return Ok(destination);
     }
     Err(format!("dial {protocol} {address}: not among --allow-destinations of the {side}"))
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
 #[cfg(test)]
@@ -46,5 +57,23 @@ mod tests {
         assert!(check_destination("tcp", "192.168.0.1:443", &[], "agent").is_ok());
         assert!(check_destination("tcp", "10.0.0.1:443", &allow, "agent").is_ok());
         assert!(check_destination("tcp", "192.168.0.1:443", &allow, "agent").is_err());
+    }
+
+    #[test]
+    fn destinations_with_a_zone_are_no_names() {
+        let allow = [DestinationPattern::parse("*.a.example", BareName::Exact).unwrap()];
+        let check = |address: &str| check_destination("tcp", address, &allow, "server");
+        assert!(check("x.a.example:443").is_ok());
+        for address in [
+            "[2001:db8::1%x.a.example]:443",
+            "2001:db8::1%x.a.example:443",
+            "[::ffff:192.0.2.1%x.a.example]:443",
+            "[x.a.example]:443",
+            "192.0.2.1%x.a.example:443",
+            "192.0.2.1/x.a.example:443",
+            "x y.a.example:443",
+        ] {
+            assert!(check(address).is_err(), "{address}");
+        }
     }
 }

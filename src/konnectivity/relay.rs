@@ -183,12 +183,13 @@ where
     // The time at which a relay ends that has only the incoming direction left.
     let mut limit = None;
     let mut is_sent = false;
-    // Data that waits for the socket has longer than data that may not come.
+    // A write that waits for the socket has at least DRAIN_TIMEOUT.
     let deadline_of = |limit: Option<Duration>| {
         limit.map(|limit| moved.get() + if is_writing.get() { limit.max(DRAIN_TIMEOUT) } else { limit })
     };
     loop {
-        let deadline = deadline_of(limit);
+        // Checked now and then, as a write that begins or ends changes it.
+        let deadline = deadline_of(limit).map(|deadline| deadline.min(Instant::now() + PEER_CHECK_INTERVAL));
         tokio::select! {
             received = &mut incoming => match received {
                 Ok(Received::Everything) if is_sent => return RelayEnd::Finished,
@@ -213,6 +214,11 @@ where
                 }
                 Err(error) => return RelayEnd::SocketFailed(error),
             },
+            // A write that waits does not see that the tunnel is closed.
+            () = tunnel.closed(), if is_sent && limit.is_none() => {
+                moved.set(Instant::now());
+                limit = Some(DRAIN_TIMEOUT);
+            }
             () = wait_until(deadline) => {
                 // Moved meanwhile?
                 if deadline_of(limit).is_some_and(|deadline| deadline <= Instant::now()) {
@@ -378,7 +384,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::konnectivity::multiplexer::{StreamSide, TunnelMultiplexer};
+    use crate::konnectivity::multiplexer::{StreamSide, TunnelMultiplexer, TunnelWindows};
 
     /// Returns so many bytes at a time, and then an error or nothing.
     struct PieceReader {
@@ -447,5 +453,41 @@ mod tests {
         let socket = SharedSocket::new(near);
         let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |_| {}), reading);
         assert!(matches!(end, RelayEnd::Finished), "{end:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relay_lingers_from_the_end_of_a_short_write() {
+        const LINGER: Duration = Duration::from_secs(1);
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        let (near, mut far) = tokio::io::duplex(1024);
+        far.shutdown().await.unwrap();
+        multiplexer.receive(1, vec![7; 4096].into());
+        let reading = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            far.read_exact(&mut vec![0; 4096]).await.unwrap();
+        };
+        let (socket, began) = (SharedSocket::new(near), Instant::now());
+        let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |_| {}), reading);
+        assert!(matches!(end, RelayEnd::Finished), "{end:?}");
+        assert!(began.elapsed() < LINGER * 3, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relay_of_a_half_closed_socket_that_does_not_read_ends_with_its_tunnel() {
+        let windows = TunnelWindows { send: 1 << 20, receive: 1 << 20 };
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Agent, Some(windows), &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        let (near, mut far) = tokio::io::duplex(1024);
+        far.shutdown().await.unwrap();
+        multiplexer.receive(1, vec![7; 4096].into());
+        let closing = async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            multiplexer.receive_close(1, String::new());
+        };
+        let (socket, began) = (SharedSocket::new(near), Instant::now());
+        let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Close, |_| {}), closing);
+        assert!(matches!(end, RelayEnd::Broken), "{end:?}");
+        assert!(began.elapsed() >= Duration::from_secs(60) + DRAIN_TIMEOUT);
     }
 }

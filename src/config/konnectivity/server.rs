@@ -41,7 +41,7 @@ static FRONTEND: FlagGroup = FlagGroup {
             "allow-destinations",
             FlagKind::List("DESTINATION"),
             "",
-            "Destinations that clients may connect to, whatever the agents allow: names (a.example), subdomains (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port (default: all). A name is compared as clients write it",
+            "Destinations that clients may connect to; the list of an agent applies as well: names (a.example), subdomains (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port (default: all). A name is compared as clients write it",
         ),
         Flag::new(
             "frontend-keepalive-time",

@@ -157,7 +157,9 @@ impl MultiplexedTunnel {
 impl Drop for MultiplexedTunnel {
     fn drop(&mut self) {
         let mut state = self.multiplexer.state.lock();
-        let Some(tunnel) = state.tunnels.remove(&self.connection) else { return };
+        let Some(mut tunnel) = state.tunnels.remove(&self.connection) else { return };
+        // Above all the stream, which may wait for room in its queue.
+        tunnel.wake_all();
         let is_due = match self.multiplexer.side {
             StreamSide::Server => tunnel.closed.is_none(),
             // Also when the server requested it.

@@ -65,7 +65,7 @@ pub(super) enum TunnelDialFailure {
     Draining,
     /// No agent serves the destination.
     NoAgent,
-    /// Not among `--allow-destinations`.
+    /// Not permitted by `--allow-destinations`; the text for the client.
     Refused(String),
     /// The agent could not connect; its text.
     Agent(String),
