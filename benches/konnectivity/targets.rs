@@ -34,8 +34,8 @@ impl Targets {
     }
 }
 
-/// Port of the second of two relays on the way to `target`, which copy bytes and do nothing else: what the machine permits
-/// a server and an agent at best.
+/// Port of the second of two relays on the way to `target`, which copy bytes and do nothing else, in place of a server and an
+/// agent.
 pub(crate) fn start_relays(target: u16) -> u16 {
     start_relay(start_relay(target))
 }

@@ -436,41 +436,36 @@ mod tests {
         assert!(began.elapsed() >= DRAIN_TIMEOUT);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn relay_waits_longer_for_a_socket_than_for_data() {
-        const LINGER: Duration = Duration::from_secs(1);
+    const LINGER: Duration = Duration::from_secs(1);
+
+    /// A client half-closes its connection, and reads what the tunnel has after `pause`. How and after how long the relay
+    /// ended.
+    async fn relay_with_linger(pause: Duration) -> (RelayEnd, Duration) {
         let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
         let tunnel = multiplexer.open(1, "a:1").unwrap();
         let (near, mut far) = tokio::io::duplex(1024);
         far.shutdown().await.unwrap();
         multiplexer.receive(1, vec![7; 4096].into());
         let reading = async {
-            // The client pauses.
-            tokio::time::sleep(LINGER * 5).await;
-            let mut all = vec![0; 4096];
-            far.read_exact(&mut all).await.unwrap();
+            tokio::time::sleep(pause).await;
+            far.read_exact(&mut vec![0; 4096]).await.unwrap();
         };
-        let socket = SharedSocket::new(near);
+        let (socket, began) = (SharedSocket::new(near), Instant::now());
         let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |_| {}), reading);
+        (end, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relay_waits_longer_for_a_socket_than_for_data() {
+        let (end, _) = relay_with_linger(LINGER * 5).await;
         assert!(matches!(end, RelayEnd::Finished), "{end:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn relay_lingers_from_the_end_of_a_short_write() {
-        const LINGER: Duration = Duration::from_secs(1);
-        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
-        let tunnel = multiplexer.open(1, "a:1").unwrap();
-        let (near, mut far) = tokio::io::duplex(1024);
-        far.shutdown().await.unwrap();
-        multiplexer.receive(1, vec![7; 4096].into());
-        let reading = async {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            far.read_exact(&mut vec![0; 4096]).await.unwrap();
-        };
-        let (socket, began) = (SharedSocket::new(near), Instant::now());
-        let (end, ()) = tokio::join!(relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |_| {}), reading);
+        let (end, took) = relay_with_linger(Duration::from_millis(10)).await;
         assert!(matches!(end, RelayEnd::Finished), "{end:?}");
-        assert!(began.elapsed() < LINGER * 3, "{:?}", began.elapsed());
+        assert!(took < LINGER * 3, "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]
