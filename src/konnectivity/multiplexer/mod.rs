@@ -7,6 +7,7 @@
 //!
 //! [`TUNNEL_WINDOW`]: crate::egress::proxy::konnectivity::TUNNEL_WINDOW
 
+mod data_queue;
 mod state;
 mod tunnel;
 
@@ -47,6 +48,8 @@ const MAX_OUTGOING_BYTES: usize = 128 << 10;
 pub(super) const MAX_PACKET_DATA: usize = 64 << 10;
 /// Packets without data that wait for a peer that does not read. Then the stream is closed.
 const MAX_CONTROL_PACKETS: usize = 20_000;
+/// Connections whose close the peer has not confirmed.
+const MAX_CLOSING: usize = 20_000;
 
 /// A framed packet: its head and its data, which is not copied.
 pub(super) type PacketFrame = Chain<Bytes, Bytes>;
@@ -112,7 +115,7 @@ impl TunnelMultiplexer {
             tunnel.closed = Some(String::new());
         }
         state.tunnels.insert(connection, tunnel);
-        state.closing.remove(&connection);
+        state.end_closing(connection);
         Some(MultiplexedTunnel::new(self.clone(), connection))
     }
 
@@ -126,7 +129,7 @@ impl TunnelMultiplexer {
         let mut state = self.state.lock();
         state.received_bytes += data.len() as u64;
         let Some(tunnel) = state.tunnels.get_mut(&connection) else {
-            let is_closing = state.closing.contains(&connection);
+            let is_closing = state.is_closing(connection);
             return if is_closing { Received::Taken } else { Received::UnknownConnection };
         };
         // Empty data is nothing, as everywhere in this protocol.
@@ -136,10 +139,11 @@ impl TunnelMultiplexer {
         tunnel.push_incoming(data);
         match self.windows {
             Some(windows) if tunnel.unreported_bytes() > windows.receive => {
+                tracing::warn!(connection, "tunnel closed: the peer exceeds its window");
                 self.abort(&mut state, connection, "the peer exceeds the window of the tunnel");
                 Received::Taken
             }
-            None if tunnel.incoming_bytes >= MAX_INCOMING_BYTES => Received::Full,
+            None if tunnel.incoming.len() >= MAX_INCOMING_BYTES => Received::Full,
             _ => Received::Taken,
         }
     }
@@ -174,7 +178,7 @@ impl TunnelMultiplexer {
     fn poll_incoming_room(&self, connection: i64, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         match state.tunnels.get_mut(&connection) {
-            Some(tunnel) if tunnel.closed.is_none() && tunnel.incoming_bytes >= MAX_INCOMING_BYTES => {
+            Some(tunnel) if tunnel.closed.is_none() && tunnel.incoming.len() >= MAX_INCOMING_BYTES => {
                 tunnel.receive_loop = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -202,7 +206,7 @@ impl TunnelMultiplexer {
     /// The peer closed a tunnel, or requests it. False if there is no such tunnel.
     pub(super) fn receive_close(&self, connection: i64, error: String) -> bool {
         let mut state = self.state.lock();
-        let was_closing = state.closing.remove(&connection);
+        let was_closing = state.end_closing(connection);
         let Some(tunnel) = state.tunnels.get_mut(&connection) else { return was_closing };
         tunnel.close(error);
         true
@@ -271,7 +275,7 @@ impl TunnelMultiplexer {
         tunnel.close(why.to_owned());
         tunnel.is_close_sent = true;
         let packet = self.close_packet(connection, why);
-        state.closing.insert(connection);
+        state.start_closing(connection);
         state.push_control(&packet);
     }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::data_queue::DataQueue;
 use super::{
-    MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_PROGRESS_BYTES, STALL_REPORT_TIME, STALL_TIMEOUT,
+    MAX_CLOSING, MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_PROGRESS_BYTES, STALL_REPORT_TIME,
+    STALL_TIMEOUT,
 };
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::stream_counter::StreamCounter;
@@ -24,7 +26,7 @@ pub(super) struct MultiplexerState {
     /// Tunnels with data that they may send, in turn.
     turns: VecDeque<i64>,
     /// Connections without a tunnel whose close is not confirmed; their data is dropped.
-    pub(super) closing: HashSet<i64>,
+    closing: HashSet<i64>,
     pub(super) stream_writer: Option<Waker>,
     pub(super) is_closed: bool,
     /// Data sent to and received from the peer.
@@ -37,16 +39,14 @@ pub(super) struct TunnelState {
     /// Address of the target.
     address: Box<str>,
     /// Data for the peer.
-    outgoing: VecDeque<Bytes>,
-    outgoing_bytes: usize,
+    outgoing: DataQueue,
     /// What the peer still accepts, in bytes.
     send_window: i64,
     has_turn: bool,
     /// When data was last sent.
     last_sent: Instant,
     /// Data from the peer.
-    incoming: VecDeque<Bytes>,
-    pub(super) incoming_bytes: usize,
+    pub(super) incoming: DataQueue,
     /// Bytes taken by the reader that the peer does not know of.
     taken_bytes: i64,
     /// When the reader last took something.
@@ -141,6 +141,24 @@ impl MultiplexerState {
         self.wake_stream_writer();
     }
 
+    /// Drops data of a connection until its close is confirmed. Beyond [`MAX_CLOSING`] connections all are forgotten: late
+    /// data is answered as that of an unknown connection.
+    pub(super) fn start_closing(&mut self, connection: i64) {
+        if self.closing.len() >= MAX_CLOSING {
+            self.closing.clear();
+        }
+        self.closing.insert(connection);
+    }
+
+    pub(super) fn is_closing(&self, connection: i64) -> bool {
+        self.closing.contains(&connection)
+    }
+
+    /// The close of a connection is confirmed, or its id is used again. False if it was not closing.
+    pub(super) fn end_closing(&mut self, connection: i64) -> bool {
+        self.closing.remove(&connection)
+    }
+
     /// Adds data of a tunnel for the peer. False if the tunnel is closed.
     pub(super) fn push_outgoing(&mut self, connection: i64, data: Bytes) -> bool {
         let Some(tunnel) = self.tunnels.get_mut(&connection).filter(|tunnel| tunnel.closed.is_none()) else {
@@ -150,8 +168,7 @@ impl MultiplexerState {
             // There was nothing to send before.
             tunnel.last_sent = Instant::now();
         }
-        tunnel.outgoing_bytes += data.len();
-        tunnel.outgoing.push_back(data);
+        tunnel.outgoing.push(data);
         self.give_turn(connection);
         true
     }
@@ -193,7 +210,7 @@ impl MultiplexerState {
         self.control.clear();
         for tunnel in self.tunnels.values_mut() {
             tunnel.was_closed_by_peer = tunnel.closed.is_some();
-            tunnel.outgoing.clear();
+            tunnel.outgoing = DataQueue::default();
             tunnel.close(String::new());
         }
         self.wake_stream_writer();
@@ -216,8 +233,8 @@ impl MultiplexerState {
         let open = self.tunnels.iter().filter(|(_, tunnel)| tunnel.closed.is_none());
         let stalled = open.flat_map(|(connection, tunnel)| {
             let queues = [
-                (true, tunnel.incoming_bytes, tunnel.last_taken.elapsed()),
-                (false, tunnel.outgoing_bytes, tunnel.last_sent.elapsed()),
+                (true, tunnel.incoming.len(), tunnel.last_taken.elapsed()),
+                (false, tunnel.outgoing.len(), tunnel.last_sent.elapsed()),
             ];
             let waiting = queues.into_iter().filter(|(_, bytes, age)| *bytes > 0 && *age >= STALL_REPORT_TIME);
             waiting.map(|(is_incoming, bytes, age)| StalledTunnel {
@@ -242,13 +259,11 @@ impl TunnelState {
     pub(super) fn new(send_window: i64, address: &str) -> TunnelState {
         TunnelState {
             address: address.into(),
-            outgoing: VecDeque::new(),
-            outgoing_bytes: 0,
+            outgoing: DataQueue::default(),
             send_window,
             has_turn: false,
             last_sent: Instant::now(),
-            incoming: VecDeque::new(),
-            incoming_bytes: 0,
+            incoming: DataQueue::default(),
             taken_bytes: 0,
             last_taken: Instant::now(),
             wait: StreamWait::default(),
@@ -267,26 +282,20 @@ impl TunnelState {
             // The reader had nothing to take before.
             self.last_taken = Instant::now();
         }
-        self.incoming_bytes += data.len();
-        self.incoming.push_back(data);
+        self.incoming.push(data);
         self.wake_reader();
     }
 
     /// Bytes received that were not returned to the peer's window.
     pub(super) fn unreported_bytes(&self) -> i64 {
-        self.taken_bytes.saturating_add(i64::try_from(self.incoming_bytes).unwrap_or(i64::MAX))
+        self.taken_bytes.saturating_add(i64::try_from(self.incoming.len()).unwrap_or(i64::MAX))
     }
 
     /// The next data for the reader, and the window increment that the peer should know of.
     pub(super) fn take_incoming(&mut self, window: Option<i64>) -> Option<(Bytes, Option<i64>)> {
-        let data = self.incoming.pop_front()?;
-        self.incoming_bytes -= data.len();
+        let data = self.incoming.pop(usize::MAX)?;
         self.last_taken = Instant::now();
         self.wait.record_progress(data.len());
-        if self.incoming.is_empty() && self.incoming.capacity() > 8 {
-            // An idle tunnel holds no buffers.
-            self.incoming = VecDeque::new();
-        }
         if let Some(waker) = self.receive_loop.take() {
             waker.wake();
         }
@@ -298,16 +307,11 @@ impl TunnelState {
 
     fn next_outgoing(&mut self) -> Option<Bytes> {
         let length = usize::try_from(self.send_window).unwrap_or(0).min(MAX_PACKET_DATA);
-        let first = self.outgoing.front_mut().filter(|_| length > 0)?;
-        let data = if first.len() <= length { self.outgoing.pop_front()? } else { first.split_to(length) };
+        let data = self.outgoing.pop(length)?;
         if self.send_window != i64::MAX {
             self.send_window -= data.len() as i64;
         }
-        self.outgoing_bytes -= data.len();
         self.last_sent = Instant::now();
-        if self.outgoing.is_empty() && self.outgoing.capacity() > 8 {
-            self.outgoing = VecDeque::new();
-        }
         if self.has_outgoing_room()
             && let Some(waker) = self.writer.take()
         {
@@ -317,7 +321,7 @@ impl TunnelState {
     }
 
     pub(super) fn has_outgoing_room(&self) -> bool {
-        self.outgoing_bytes < MAX_OUTGOING_BYTES
+        self.outgoing.len() < MAX_OUTGOING_BYTES
     }
 
     pub(super) fn is_flushed(&self) -> bool {
@@ -332,7 +336,6 @@ impl TunnelState {
     /// Drops what is queued in both directions.
     pub(super) fn discard(&mut self) {
         (self.incoming, self.outgoing) = Default::default();
-        (self.incoming_bytes, self.outgoing_bytes) = (0, 0);
     }
 
     pub(super) fn set_reader(&mut self, waker: &Waker) {

@@ -167,7 +167,7 @@ impl Drop for MultiplexedTunnel {
         };
         if is_due && !tunnel.is_close_sent {
             if self.multiplexer.side == StreamSide::Server && !state.is_closed {
-                state.closing.insert(self.connection);
+                state.start_closing(self.connection);
             }
             let packet = self.multiplexer.close_packet(self.connection, "");
             state.push_control(&packet);
