@@ -2,8 +2,11 @@
 
 use std::cell::OnceCell;
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 
 use h2::client::SendRequest;
@@ -13,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::connect_error::ServerConnectError;
 use super::endpoint::{DialRequest, EndpointContext, serve_endpoint};
@@ -30,6 +33,8 @@ use crate::observe::metrics::{StreamMetrics, StreamSegment};
 
 /// Time for the server to answer the call with its id.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often an agent looks whether a server has announced its end.
+const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
 const MAX_FRAME_BYTES: u32 = 72 << 10;
@@ -53,6 +58,7 @@ pub(super) struct ServerStream {
     multiplexer: Arc<TunnelMultiplexer>,
     reader: PacketReader,
     send: SendStream<PacketFrame>,
+    call: SendRequest<PacketFrame>,
     _connection: ConnectionTask,
 }
 
@@ -104,7 +110,7 @@ impl ServerStream {
             }
         });
         let connection = ConnectionTask(driving.abort_handle());
-        let opened = timeout(CALL_TIMEOUT, call_server(call, authority, metadata, &connection_error)).await;
+        let opened = timeout(CALL_TIMEOUT, call_server(call.clone(), authority, metadata, &connection_error)).await;
         let (headers, body, send) =
             opened.map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the call"))??;
         let (server_id, server_count) = read_server(&headers)?;
@@ -116,6 +122,7 @@ impl ServerStream {
             multiplexer: TunnelMultiplexer::new(StreamSide::Agent, windows, metrics),
             reader: PacketReader::counted(body, StreamCounter::of_agent(metrics, StreamSegment::ToAgent)),
             send,
+            call,
             _connection: connection,
         })
     }
@@ -142,9 +149,23 @@ impl ServerStream {
                 Ok(()) => Err("the server does not read".to_owned()),
                 Err(error) => Err(error.to_string()),
             },
+            () = server_leaves(&mut self.call, &context) => Ok(()),
         };
         drop(closed);
         ended
+    }
+}
+
+/// Returns when the server has announced its end (GOAWAY) and no tunnel is left. A server of the reference that was
+/// terminated waits for the end of all streams, up to its grace period.
+async fn server_leaves(call: &mut SendRequest<PacketFrame>, context: &EndpointContext) {
+    loop {
+        sleep(GOAWAY_POLL_INTERVAL).await;
+        let has_goaway = poll_fn(|cx| Poll::Ready(matches!(call.poll_ready(cx), Poll::Ready(Err(_))))).await;
+        let pending_dials = context.state.metrics.pending_dials.load(Relaxed);
+        if has_goaway && context.multiplexer.open_tunnels() == 0 && pending_dials == 0 {
+            return;
+        }
     }
 }
 
