@@ -268,6 +268,11 @@ impl KonnectivityServer {
         self.backends.all().iter().map(|backend| backend.multiplexer.open_tunnels()).sum()
     }
 
+    /// Number of dials that no agent has answered.
+    pub fn pending_dials(&self) -> usize {
+        self.backends.all().iter().map(|backend| backend.pending_dials()).sum()
+    }
+
     /// The metrics in Prometheus text format, with the names of the reference.
     pub fn render_metrics(&self, format: ExpositionFormat) -> String {
         let backends = self.backends.all();
@@ -276,7 +281,7 @@ impl KonnectivityServer {
         let [from, to] = full.fold([0, 0], |sum, count| [sum[0] + count[0], sum[1] + count[1]]);
         let gauges = KonnectivityServerGauges {
             ready_backends: strategies.map(|it| (it.as_str(), self.backends.count(*it) as u64)).collect(),
-            pending_dials: backends.iter().map(|backend| backend.pending_dials() as u64).sum(),
+            pending_dials: self.pending_dials() as u64,
             established_connections: self.open_tunnels() as u64,
             proxy_streams: self.grpc_streams.load(Relaxed),
             connect_streams: self.agent_streams.load(Relaxed),

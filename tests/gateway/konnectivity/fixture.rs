@@ -63,6 +63,12 @@ impl KonnectivityProcess {
         assert!(status.success());
     }
 
+    /// Waits for the end of the process. `None` if a signal killed it.
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
+        let child = std::cell::RefCell::new(&mut self.child);
+        eventually("the end of the process", async || child.borrow_mut().try_wait().unwrap()).await.code()
+    }
+
     pub(crate) fn descriptor_count(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
@@ -184,6 +190,17 @@ pub(crate) fn server_arguments(
         "--health-bind-address=127.0.0.1".to_owned(),
         format!("--admin-port={admin}"),
         format!("--server-id={id}"),
+    ]
+}
+
+/// Flags of a server whose agents have tokens of `kube-system/konnectivity-agent`, which `reviewer.kubeconfig` reviews.
+pub(crate) fn token_flags(environment: &TestEnvironment) -> [String; 5] {
+    [
+        "--cluster-ca-cert=".to_owned(),
+        "--agent-namespace=kube-system".to_owned(),
+        "--agent-service-account=konnectivity-agent".to_owned(),
+        "--authentication-audience=konnectivity".to_owned(),
+        format!("--kubeconfig={}", environment.path("reviewer.kubeconfig").display()),
     ]
 }
 

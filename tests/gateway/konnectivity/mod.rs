@@ -3,7 +3,9 @@
 
 pub(crate) mod agent_connections;
 pub(crate) mod agent_errors;
+pub(crate) mod agent_tokens;
 pub(crate) mod certificate_expiry;
+pub(crate) mod drain;
 pub(crate) mod fixture;
 pub(crate) mod floods;
 pub(crate) mod idle_frontends;

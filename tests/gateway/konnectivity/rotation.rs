@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::konnectivity::fixture::{
     KonnectivityProcess, ServerProcess, agent_arguments, free_port, issue_agent, issue_server, new_environment,
-    start_echo,
+    start_echo, token_flags,
 };
 use crate::konnectivity::status::status_json;
 use crate::support::fake_review_server::{FakeReviewServer, ReviewReply};
@@ -196,14 +196,8 @@ async fn konnectivity_token_rotates_under_a_running_tunnel() {
         let review: Value = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": status});
         ReviewReply::Json(201, review)
     });
-    let kubeconfig = format!("--kubeconfig={}", environment.path("reviewer.kubeconfig").display());
-    let flags = [
-        "--cluster-ca-cert=",
-        "--agent-namespace=kube-system",
-        "--agent-service-account=konnectivity-agent",
-        "--authentication-audience=konnectivity",
-        &kubeconfig,
-    ];
+    let flags = token_flags(&environment);
+    let flags = flags.each_ref().map(String::as_str);
     let [first, second] = start_servers(&environment, &flags).await;
     let port = first.agent_port;
     let token = environment.path("agent.token");

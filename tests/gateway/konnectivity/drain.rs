@@ -1,0 +1,198 @@
+//! Servers and agents that are terminated while they have tunnels and dials.
+
+use std::path::Path;
+use std::time::Duration;
+
+use narthex::egress::proxy::konnectivity::KonnectivityClient;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+
+use crate::konnectivity::fixture::{
+    AgentProcess, ServerProcess, check_connect, free_port, new_environment, start_echo, unanswered_address,
+};
+use crate::konnectivity::status::status_json;
+use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
+
+/// A grace period that no test reaches.
+const LONG_GRACE: &str = "--graceful-shutdown-timeout=10m";
+
+async fn start_server(environment: &TestEnvironment, mode: &str, more: &[&str]) -> ServerProcess {
+    ServerProcess::start_at(environment, "server", mode, ("127.0.0.1", free_port()), more).await
+}
+
+/// Opens a tunnel in HTTP-CONNECT mode.
+async fn connect(socket: &Path, port: u16) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let head = request(&mut stream, &format!("127.0.0.1:{port}")).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    stream
+}
+
+/// Requests a tunnel; the head of the response.
+async fn request(stream: &mut UnixStream, address: &str) -> String {
+    stream.write_all(format!("CONNECT {address} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(timeout(TEST_TIMEOUT, stream.read_u8()).await.expect("a response").unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+async fn check_echo(stream: &mut UnixStream) {
+    let mut answer = [0; 4];
+    stream.write_all(b"ping").await.unwrap();
+    timeout(TEST_TIMEOUT, stream.read_exact(&mut answer)).await.expect("the tunnel to go on").unwrap();
+}
+
+/// Waits for the end of a tunnel.
+async fn wait_for_end(stream: &mut UnixStream) {
+    let read = timeout(TEST_TIMEOUT, stream.read(&mut [0; 8])).await.expect("the end of the tunnel");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_server_without_a_grace_period_ends_at_once() {
+    let environment = new_environment();
+    let mut server = start_server(&environment, "http-connect", &[]).await;
+    let _agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
+    server.wait_for_agents(1).await;
+    let mut tunnel = connect(&server.socket, start_echo()).await;
+    check_echo(&mut tunnel).await;
+    server.process.signal("TERM");
+    wait_for_end(&mut tunnel).await;
+    assert_eq!(server.process.exit_code().await, Some(0));
+    server.process.wait_for_log(&["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_grace_periods_expire() {
+    let environment = new_environment();
+    let grace = "--graceful-shutdown-timeout=1s";
+    let mut server = start_server(&environment, "http-connect", &[grace]).await;
+    let mut agent = AgentProcess::start(&environment, "a", server.agent_port, &[grace]);
+    server.wait_for_agents(1).await;
+    let echo = start_echo();
+    // The agent first: the server goes on.
+    let mut tunnel = connect(&server.socket, echo).await;
+    agent.process.signal("TERM");
+    check_echo(&mut tunnel).await;
+    wait_for_end(&mut tunnel).await;
+    assert_eq!(agent.process.exit_code().await, Some(0));
+    agent.process.wait_for_log(&["drain timeout: open connections are aborted", "connections=1"]).await;
+    let _agent = AgentProcess::start(&environment, "b", server.agent_port, &[]);
+    server.wait_for_agents(1).await;
+    let mut tunnel = connect(&server.socket, echo).await;
+    server.process.signal("TERM");
+    check_echo(&mut tunnel).await;
+    wait_for_end(&mut tunnel).await;
+    assert_eq!(server.process.exit_code().await, Some(0));
+    server.process.wait_for_log(&["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_second_signal_ends_the_process_at_once() {
+    let environment = new_environment();
+    for ends_server in [true, false] {
+        let mut server = start_server(&environment, "http-connect", &[LONG_GRACE]).await;
+        let mut agent = AgentProcess::start(&environment, "a", server.agent_port, &[LONG_GRACE]);
+        server.wait_for_agents(1).await;
+        let mut tunnel = connect(&server.socket, start_echo()).await;
+        let process = if ends_server { &mut server.process } else { &mut agent.process };
+        process.signal("TERM");
+        process.wait_for_log(&["shutting down"]).await;
+        process.signal("TERM");
+        assert_eq!(process.exit_code().await, Some(1));
+        process.wait_for_log(&["second signal: ending at once"]).await;
+        wait_for_end(&mut tunnel).await;
+    }
+}
+
+/// A draining server refuses dials, and answers those that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_draining_server_answers_its_dials_and_refuses_others() {
+    let environment = new_environment();
+    let mut server = start_server(&environment, "http-connect", &[LONG_GRACE, "--backend-dial-timeout=1m"]).await;
+    let _agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
+    server.wait_for_agents(1).await;
+    let (unanswered, _kept) = unanswered_address();
+    let (mut dialing, mut late) = (
+        UnixStream::connect(&server.socket).await.unwrap(),
+        // Connected, but without a request before the drain.
+        UnixStream::connect(&server.socket).await.unwrap(),
+    );
+    let dial = tokio::spawn(async move { request(&mut dialing, &unanswered.to_string()).await });
+    eventually("a pending dial", async || (status_json(server.admin)["agents"][0]["pendingDials"] == 1).then_some(()))
+        .await;
+    server.process.signal("TERM");
+    server.process.wait_for_log(&["shutting down"]).await;
+    let head = request(&mut late, "127.0.0.1:1").await;
+    assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{head}");
+    eventually("the listener to be closed", async || UnixStream::connect(&server.socket).await.err()).await;
+    // The agent's error: it gives a target five seconds.
+    let head = dial.await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"), "{head}");
+    assert_eq!(server.process.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_draining_server_refuses_dials_of_grpc_clients() {
+    let environment = new_environment();
+    let mut server = start_server(&environment, "grpc", &[LONG_GRACE]).await;
+    let _agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
+    server.wait_for_agents(1).await;
+    let target = format!("127.0.0.1:{}", start_echo());
+    let (socket, process) = (server.socket.clone(), &server.process);
+    let exchange = async {
+        let stream = UnixStream::connect(socket).await.unwrap();
+        let client = KonnectivityClient::connect(stream, "localhost").await.unwrap();
+        let mut tunnel = client.dial(&target, TEST_TIMEOUT).await.unwrap();
+        process.signal("TERM");
+        process.wait_for_log(&["shutting down"]).await;
+        let error = client.dial(&target, TEST_TIMEOUT).await.err().unwrap();
+        assert!(error.cause.contains("the server is shutting down"), "{error:?}");
+        tunnel.write_all(b"ping").await.unwrap();
+        let mut answer = [0; 4];
+        timeout(TEST_TIMEOUT, tunnel.read_exact(&mut answer)).await.expect("the tunnel to go on").unwrap();
+        assert_eq!(&answer, b"ping");
+    };
+    LocalSet::new().run_until(exchange).await;
+    assert_eq!(server.process.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_draining_agent_gets_no_dials_while_there_is_another() {
+    let environment = new_environment();
+    let server = start_server(&environment, "http-connect", &[]).await;
+    let mut leaving = AgentProcess::start(&environment, "leaving", server.agent_port, &[LONG_GRACE]);
+    server.wait_for_agents(1).await;
+    let echo = start_echo();
+    let mut tunnel = connect(&server.socket, echo).await;
+    let _staying = AgentProcess::start(&environment, "staying", server.agent_port, &[]);
+    server.wait_for_agents(2).await;
+    leaving.process.signal("TERM");
+    let agent = |id: &str| {
+        let report = status_json(server.admin);
+        report["agents"].as_array().unwrap().iter().find(|agent| agent["agentId"] == id).cloned().unwrap()
+    };
+    eventually("the agent to drain", async || (agent("leaving")["draining"] == true).then_some(())).await;
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        others.push(connect(&server.socket, echo).await);
+    }
+    assert_eq!((&agent("leaving")["tunnels"], &agent("staying")["tunnels"]), (&1.into(), &20.into()));
+    check_echo(&mut tunnel).await;
+    drop(tunnel);
+    assert_eq!(leaving.process.exit_code().await, Some(0));
+    // With no other agent, one that drains is better than none.
+    drop(others);
+    let last = AgentProcess::start(&environment, "last", server.agent_port, &[LONG_GRACE]);
+    server.wait_for_agents(2).await;
+    drop(_staying);
+    server.wait_for_agents(1).await;
+    let _tunnel = connect(&server.socket, echo).await;
+    last.process.signal("TERM");
+    eventually("the agent to drain", async || (agent("last")["draining"] == true).then_some(())).await;
+    timeout(Duration::from_secs(30), check_connect(&server.socket, echo)).await.unwrap();
+}
