@@ -59,7 +59,11 @@ where
             return tracing::warn!(%remote, %error, "connection of an agent closed: it is no HTTP/2");
         }
         Ok(Err(error)) => return tracing::debug!(%remote, %error, "connection of an agent failed"),
-        Err(_) => return tracing::debug!(%remote, "connection of an agent sends no HTTP/2 preface"),
+        Err(_) => {
+            let problem = format!("no HTTP/2 preface within {HANDSHAKE_TIMEOUT:?}");
+            server.record_refused_connection("agent", remote, &problem);
+            return tracing::warn!(%remote, "connection of an agent closed: {problem}");
+        }
     };
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.keepalive));
     let mut calls = JoinSet::new();

@@ -56,11 +56,18 @@ where
                 }
             }
             Ok(ConnectRequest::Invalid) => {
+                tracing::warn!(
+                    "connection of a frontend closed: no HTTP request of at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers"
+                );
                 let response = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request";
                 respond(&mut socket, response).await;
                 return ConnectEnd::Closed;
             }
-            Ok(ConnectRequest::End) | Err(_) => return ConnectEnd::Closed,
+            Ok(ConnectRequest::End) => return ConnectEnd::Closed,
+            Err(_) => {
+                tracing::warn!("connection of a frontend closed: no request within {HEAD_TIMEOUT:?}");
+                return ConnectEnd::Closed;
+            }
         }
     }
 }

@@ -60,7 +60,9 @@ where
             return tracing::warn!(%error, "connection of a frontend closed: it is no HTTP/2");
         }
         Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend failed"),
-        Err(_) => return tracing::debug!("connection of a frontend sends no HTTP/2 preface"),
+        Err(_) => {
+            return tracing::warn!("connection of a frontend closed: no HTTP/2 preface within {HANDSHAKE_TIMEOUT:?}");
+        }
     };
     // Boxed: a connection without an HTTP/2 preface holds no memory of calls.
     Box::pin(serve_calls(&server, connection)).await;
@@ -175,6 +177,7 @@ impl ProxyCall<'_> {
                     return Box::pin(self.relay(tunnel)).await;
                 }
                 Packet::Data { connection, .. } => {
+                    tracing::warn!(connection, "call of a frontend refused: data before a dial");
                     let error = "backend not initialized".to_owned();
                     self.respond(&Packet::CloseResponse { error, connection }).await?;
                     return self.discard().await;
@@ -263,6 +266,7 @@ impl ProxyCall<'_> {
                 self.respond(&Packet::CloseResponse { error: String::new(), connection }).await?;
             }
             ClientEnd::Mismatch(other) => {
+                tracing::warn!(connection, other, "tunnel closed: its client names another connection");
                 drop(tunnel);
                 for connection in [connection, other] {
                     let error = "mismatched connection IDs".to_owned();
