@@ -154,6 +154,8 @@ pub(crate) struct Konnectivity {
     pub(crate) frontend_authority: PathBuf,
     cluster_authority: Authority,
     tokens: Option<Tokens>,
+    /// More flags of agents that are started from now on.
+    pub(crate) agent_flags: Vec<String>,
     arguments: Vec<String>,
     agent_port: u16,
     health: u16,
@@ -164,7 +166,7 @@ pub(crate) struct Konnectivity {
 /// A running agent.
 pub(crate) struct Agent {
     pub(crate) process: Process,
-    health: u16,
+    pub(crate) health: u16,
 }
 
 impl Agent {
@@ -186,6 +188,17 @@ impl Konnectivity {
         mode: KonnectivityMode,
         pair: KonnectivityPair,
         tokens: Option<Tokens>,
+    ) -> Konnectivity {
+        Konnectivity::start_with_flags(directory, mode, pair, tokens, &[])
+    }
+
+    /// As [`Konnectivity::start_with`], with more flags of the server.
+    pub(crate) fn start_with_flags(
+        directory: &Path,
+        mode: KonnectivityMode,
+        pair: KonnectivityPair,
+        tokens: Option<Tokens>,
+        flags: &[&str],
     ) -> Konnectivity {
         let certificates = directory.join("konnectivity-certificates");
         std::fs::create_dir_all(&certificates).unwrap();
@@ -213,11 +226,10 @@ impl Konnectivity {
             "--admin-bind-address=127.0.0.1".to_owned(),
             "--server-id=server".to_owned(),
             "--server-count=1".to_owned(),
+            "--graceful-shutdown-timeout=30s".to_owned(),
             "--v=0".to_owned(),
         ]);
-        if pair.has_own_server {
-            arguments.push("--graceful-shutdown-timeout=30s".to_owned());
-        }
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         match &tokens {
             None => arguments.push(format!("--cluster-ca-cert={}", cluster_authority.file.display())),
             Some(tokens) => arguments.extend([
@@ -249,6 +261,7 @@ impl Konnectivity {
             frontend_authority: frontend_authority.file,
             cluster_authority,
             tokens,
+            agent_flags: Vec::new(),
             arguments,
             agent_port,
             health,
@@ -310,6 +323,7 @@ impl Konnectivity {
             format!("--agent-id={name}"),
             "--v=0".to_owned(),
         ]);
+        arguments.extend(self.agent_flags.iter().cloned());
         match &self.tokens {
             Some(tokens) => arguments.push(format!("--service-account-token-path={}", tokens.token.display())),
             None => {
@@ -337,9 +351,8 @@ impl Konnectivity {
     /// Connects narthex's client, within a `LocalSet`. Only for the gRPC modes.
     pub(crate) async fn client(&self) -> KonnectivityClient {
         if self.mode.is_unix() {
-            return KonnectivityClient::connect(UnixStream::connect(&self.socket).await.unwrap(), "localhost")
-                .await
-                .unwrap();
+            let stream = UnixStream::connect(&self.socket).await.unwrap();
+            return KonnectivityClient::connect(stream, "localhost").await.unwrap();
         }
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let stream = tls(stream, &self.frontend_authority, Some(&self.client), b"h2").await.unwrap();

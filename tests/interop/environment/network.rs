@@ -66,6 +66,12 @@ impl Network {
         Process::start(name, Path::new("ip"), all, directory)
     }
 
+    /// Whether packets pass. Those of open connections are lost meanwhile.
+    pub(crate) fn set_up(&self, is_up: bool) {
+        let state = if is_up { "up" } else { "down" };
+        assert!(ip(&format!("link set {} {state}", self.interface)));
+    }
+
     /// Forwards connections to `port` on the host's loopback; returns the port at [`Network::host`].
     pub(crate) fn forward_to_host(&self, port: u16) -> u16 {
         let listener = TcpListener::bind((self.host.as_str(), 0)).unwrap();

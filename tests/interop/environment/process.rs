@@ -116,6 +116,11 @@ impl Process {
         })
     }
 
+    /// The exit status, if the process ends within `timeout`.
+    pub(crate) fn exit_within(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        retry(timeout, || self.child.try_wait().unwrap().ok_or_else(|| "still running".to_owned())).ok()
+    }
+
     /// The log so far.
     pub(crate) fn log(&self) -> String {
         self.reader()()

@@ -127,6 +127,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         openapi::GATEWAY_TESTS,
         konnectivity::CLIENT_TESTS,
         konnectivity::PAIR_TESTS,
+        konnectivity::DEFECT_TESTS,
         konnectivity::KUBE_APISERVER_TESTS,
         socks5::GATEWAY_TESTS,
         konnectivity::GATEWAY_TESTS,

@@ -3,6 +3,7 @@
 mod back_off;
 mod client;
 mod client_library;
+mod defects;
 mod faults;
 mod flags;
 mod gateway;
@@ -14,6 +15,7 @@ mod metric_families;
 mod pairs;
 mod soak;
 mod status_page;
+mod stopped_peers;
 mod target_server;
 mod transfer;
 mod transfers;
@@ -67,11 +69,33 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: transfers, the reference alone", |environment| {
         transfers::run(environment, KonnectivityPair::REFERENCE);
     }),
+    ("konnectivity: narthex's agent is stopped", stopped_peers::stopped_agent),
+    ("konnectivity: narthex's server is stopped", stopped_peers::stopped_server),
+    ("konnectivity: network between narthex's server and agent drops packets", stopped_peers::partition),
     ("konnectivity: the reference's client library", client_library::conforms),
     ("konnectivity: metric families of the reference", metric_families::are_served),
     ("konnectivity: flags of the reference", flags::are_accepted),
     ("konnectivity: agents killed and restarted during transfers", soak::run),
     ("konnectivity: status page shows an agent that comes and goes", status_page::agent_comes_and_goes),
+];
+
+/// The defects of the reference, with each pair.
+pub(super) const DEFECT_TESTS: &[(&str, TestFn)] = &[
+    ("konnectivity: B1, a target that does not read", defects::b1_target_that_does_not_read),
+    ("konnectivity: B2, an HTTP-CONNECT client that does not read", defects::b2_connect_client_that_does_not_read),
+    ("konnectivity: B3, a gRPC client that does not read", defects::b3_grpc_client_that_does_not_read),
+    ("konnectivity: B4, an upload before a close", defects::b4_upload_before_a_close),
+    ("konnectivity: B5, a target that sends first", defects::b5_target_that_sends_first),
+    ("konnectivity: B6, a half-closed request", defects::b6_half_closed_request),
+    ("konnectivity: B7, a client that leaves during a dial", defects::b7_client_that_leaves_during_a_dial),
+    ("konnectivity: B8, an agent that dies during a dial", defects::b8_agent_that_dies_during_a_dial),
+    ("konnectivity: B9, a dial of a stopped agent", defects::b9_dial_of_a_stopped_agent),
+    ("konnectivity: B10, a server that is terminated", defects::b10_server_that_is_terminated),
+    ("konnectivity: B11, an agent that is terminated", defects::b11_agent_that_is_terminated),
+    ("konnectivity: B12, a refused agent", defects::b12_refused_agent),
+    ("konnectivity: B13, connection ids of other clients", defects::b13_foreign_connection_ids),
+    ("konnectivity: B14, two agents of one id", defects::b14_agents_of_one_id),
+    ("konnectivity: B16, a client that pauses", defects::b16_client_that_pauses),
 ];
 
 /// Tests of kube-apiserver.

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+	proto "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 var (
@@ -61,6 +62,8 @@ var cases = map[string]func() (string, error){
 	"lost":              lost,
 	"upload-then-close": uploadThenClose,
 	"banner":            banner,
+	"foreign-data":      foreignData,
+	"foreign-close":     foreignClose,
 }
 
 func main() {
@@ -93,32 +96,39 @@ func main() {
 	}
 }
 
-// open makes a tunnel, which carries one connection.
-func open(ctx context.Context) (client.Tunnel, error) {
-	creating, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	options := []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()}
+// endpoint returns the server's address and how to connect to it.
+func endpoint() (string, []grpc.DialOption, error) {
 	if *socket != "" {
 		// As kube-apiserver: the path of the socket is the authority.
 		dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", *socket)
 		})
-		options = append(options, dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		return client.CreateSingleUseGrpcTunnelWithContext(creating, ctx, *socket, options...)
+		return *socket, []grpc.DialOption{dialer, grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
 	}
 	pair, err := tls.LoadX509KeyPair(*certificate, *key)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	pem, err := os.ReadFile(*authority)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}
-	options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	return client.CreateSingleUseGrpcTunnelWithContext(creating, ctx, *address, options...)
+	return *address, []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))}, nil
+}
+
+// open makes a tunnel, which carries one connection.
+func open(ctx context.Context) (client.Tunnel, error) {
+	creating, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	server, options, err := endpoint()
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, grpc.WithBlock(), grpc.WithReturnConnectionError())
+	return client.CreateSingleUseGrpcTunnelWithContext(creating, ctx, server, options...)
 }
 
 // dial opens a connection to a target.
@@ -525,4 +535,96 @@ func banner() (string, error) {
 		connection.Close()
 	}
 	return fmt.Sprintf("%d of %d", arrived, attempts), nil
+}
+
+// openStream makes a stream of packets, without the library.
+func openStream() (proto.ProxyService_ProxyClient, error) {
+	server, options, err := endpoint()
+	if err != nil {
+		return nil, err
+	}
+	if *socket != "" {
+		server = "passthrough:///" + server
+	}
+	connection, err := grpc.NewClient(server, options...)
+	if err != nil {
+		return nil, err
+	}
+	return proto.NewProxyServiceClient(connection).Proxy(context.Background())
+}
+
+// connect dials a target on a stream, and returns the id of the connection.
+func connect(stream proto.ProxyService_ProxyClient, target string) (int64, error) {
+	request := &proto.DialRequest{Protocol: "tcp", Address: target, Random: time.Now().UnixNano()}
+	packet := &proto.Packet{Type: proto.PacketType_DIAL_REQ, Payload: &proto.Packet_DialRequest{DialRequest: request}}
+	if err := stream.Send(packet); err != nil {
+		return 0, err
+	}
+	packet, err := stream.Recv()
+	if err != nil {
+		return 0, err
+	}
+	response := packet.GetDialResponse()
+	if response == nil || response.Error != "" {
+		return 0, fmt.Errorf("dial: %v", packet)
+	}
+	return response.ConnectID, nil
+}
+
+func dataPacket(connection int64, data string) *proto.Packet {
+	payload := &proto.Packet_Data{Data: &proto.Data{ConnectID: connection, Data: []byte(data)}}
+	return &proto.Packet{Type: proto.PacketType_DATA, Payload: payload}
+}
+
+// intrude says what becomes of a connection to an echo target whose id another client sends.
+func intrude(intruderPacket func(id int64) *proto.Packet) (string, error) {
+	address, _, err := echoTarget()
+	if err != nil {
+		return "", err
+	}
+	victim, err := openStream()
+	if err != nil {
+		return "", err
+	}
+	id, err := connect(victim, address)
+	if err != nil {
+		return "", err
+	}
+	intruder, err := openStream()
+	if err != nil {
+		return "", err
+	}
+	if _, err := connect(intruder, address); err != nil {
+		return "", err
+	}
+	if err := intruder.Send(intruderPacket(id)); err != nil {
+		return "", err
+	}
+	// The intruder's packet arrives, or is refused.
+	time.Sleep(time.Second)
+	if err := victim.Send(dataPacket(id, "mine")); err != nil {
+		return "", err
+	}
+	got := ""
+	for got == "" || !strings.HasSuffix(got, "mine") {
+		packet, err := victim.Recv()
+		if err != nil || packet.GetCloseResponse() != nil {
+			return "closed", nil
+		}
+		got += string(packet.GetData().GetData())
+	}
+	return fmt.Sprintf("received %q", got), nil
+}
+
+// B13: data for a connection of another client.
+func foreignData() (string, error) {
+	return intrude(func(id int64) *proto.Packet { return dataPacket(id, "intruder") })
+}
+
+// B13: close of a connection of another client.
+func foreignClose() (string, error) {
+	return intrude(func(id int64) *proto.Packet {
+		request := &proto.Packet_CloseRequest{CloseRequest: &proto.CloseRequest{ConnectID: id}}
+		return &proto.Packet{Type: proto.PacketType_CLOSE_REQ, Payload: request}
+	})
 }
