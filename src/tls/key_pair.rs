@@ -8,9 +8,8 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{Error, InconsistentKeys};
 
-use super::certificate::CertificateInfo;
+use super::certificate::{CertificateInfo, parse};
 use super::provider;
 use crate::process::{HelpTopic, Problem};
 
@@ -69,23 +68,24 @@ impl KeyPair {
         let facts =
             CertificateInfo::parse(leaf).map_err(|why| problem(format!("the certificate cannot be used: {why}")))?;
         let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| problem(explain_missing_key(key)))?;
-        let certified = CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
-            problem(match error {
-                Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => format!(
-                    "the key does not belong to the certificate ({}); was only one of the two files replaced?",
-                    facts.subject
-                ),
-                Error::InvalidCertificate(_) => format!(
-                    "the certificate ({}) cannot be used: it must be an X.509 version 3 certificate without unknown \
-                     critical extensions",
-                    facts.subject
-                ),
-                // The library's message might contain bytes of the key.
-                _ => "the key type is not supported; supported are RSA (2048 to 8192 bits), ECDSA on \
-                      P-256, P-384 and P-521, and Ed25519"
+        let key = provider().key_provider.load_private_key(private).map_err(|_| {
+            // The library's message might contain bytes of the key.
+            problem(
+                "the key type is not supported; supported are RSA (2048 to 8192 bits), ECDSA on P-256, P-384 and P-521, \
+                 and Ed25519"
                     .to_owned(),
-            })
+            )
         })?;
+        // Not `CertifiedKey::from_der`: it refuses a certificate that webpki cannot parse. Version 1, as `openssl x509 -req`
+        // makes it without extensions, serves a client of kube-apiserver.
+        let leaf_key = parse(leaf).map(|certificate| certificate.public_key().raw.to_vec());
+        if key.public_key().is_some_and(|public| leaf_key.as_deref() != Ok(public.as_ref())) {
+            return Err(problem(format!(
+                "the key does not belong to the certificate ({}); was only one of the two files replaced?",
+                facts.subject
+            )));
+        }
+        let certified = CertifiedKey::new(chain, key);
         Ok(KeyPair { certified: Arc::new(certified), info: facts, place: place.to_owned() })
     }
 
@@ -162,6 +162,18 @@ mod tests {
 
     use super::*;
     use crate::tls::{Authority, CertificateSpec};
+
+    #[test]
+    fn key_pair_may_have_a_version_1_certificate() {
+        let authority = Authority::generate("test");
+        let issued = authority.issue(&CertificateSpec::client("jane", &[]), SystemTime::now()).unwrap();
+        let other = authority.issue(&CertificateSpec::client("jim", &[]), SystemTime::now()).unwrap();
+        let old = crate::tls::der::pem("CERTIFICATE", &authority.version_1(&issued));
+        let pair = KeyPair::from_pem(old.as_bytes(), issued.key.as_bytes(), "jane").unwrap();
+        assert!(pair.info().subject.contains("jane"));
+        let problem = KeyPair::from_pem(old.as_bytes(), other.key.as_bytes(), "jane").err().unwrap();
+        assert!(problem.message.contains("does not belong"), "{problem}");
+    }
 
     #[test]
     fn key_pair_problems_name_both_files() {
