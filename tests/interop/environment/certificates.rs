@@ -36,6 +36,11 @@ impl Authority {
         Authority { issuer, file, directory: directory.to_owned() }
     }
 
+    /// The private key, as PEM.
+    pub(crate) fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     fn sign(&self, file: &str, mut params: CertificateParams, usage: ExtendedKeyUsagePurpose) -> Identity {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];

@@ -12,6 +12,7 @@ mod kube_apiserver;
 mod kubelet_streams;
 mod leases;
 mod metric_families;
+mod node;
 mod pairs;
 mod soak;
 mod status_page;
@@ -115,6 +116,7 @@ pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: kube-apiserver through the reference's server and narthex's agent, GRPC", |environment| {
         kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix, pairs::OWN_AGENT);
     }),
+    ("konnectivity: steps of the how-to on a node, its manifests as containers", node::follows_the_how_to),
     ("konnectivity: B15, connections and TokenReviews when servers are missing", back_off::agents_back_off),
     ("konnectivity: Leases of servers, ours and the reference's", leases::leases_are_published_counted_and_collected),
 ];
