@@ -11,12 +11,15 @@ use super::cluster_registry::{ClusterFixture, FLUNDERS};
 use super::install::{Installer, NAMESPACE, project};
 use crate::environment::{HttpsEndpoint, Process, TestEnvironment, eventually, free_port};
 
-pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
-    &[("install: gateway of the chart, with its configuration and rights", installed_gateway_serves)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("install: gateway of the chart, with its configuration and rights", installed_gateway_serves),
+    ("install: default values leave the condition Available to kube-apiserver", default_values_write_no_status),
+];
 
 /// Names of the objects of the release.
 const NAME: &str = "gateway-narthex";
 const SERVING: &str = "gateway-narthex-serving";
+const FRONT_PROXY: &str = "gateway-narthex-front-proxy";
 
 /// The release of the chart in [`NAMESPACE`], and the directory that stands for the file system of its pod.
 struct Release<'a> {
@@ -63,7 +66,7 @@ impl Release<'_> {
         self.mount_secret(SERVING, "serving");
         self.mount_secret(front_proxy, "front-proxy");
         let map = self.object("configmap", NAME);
-        let port = free_port();
+        let (port, admin_address) = (free_port(), format!("127.0.0.1:{}", free_port()));
         let config = map["data"]["gateway.yaml"].as_str().unwrap();
         let config = [
             ("in-cluster", kubeconfig.to_str().unwrap()),
@@ -71,7 +74,7 @@ impl Release<'_> {
             ("/var/lib/narthex", directory.join("data").to_str().unwrap()),
             ("bindAddress: 0.0.0.0", "bindAddress: 127.0.0.1"),
             ("securePort: 6443", &format!("securePort: {port}")),
-            ("adminAddress: :6480", "adminAddress: 127.0.0.1:0"),
+            ("adminAddress: :6480", &format!("adminAddress: {admin_address}")),
         ]
         .iter()
         .fold(config.to_owned(), |text, (from, to)| {
@@ -88,7 +91,7 @@ impl Release<'_> {
             let response = endpoint.get(Some(cluster.admin()), "/readyz")?;
             if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
-        PodGateway { process, endpoint }
+        PodGateway { process, endpoint, admin_address }
     }
 
     /// Waits until the gateway is the leader, which writes the condition `Available` if it may.
@@ -108,6 +111,7 @@ impl Release<'_> {
 struct PodGateway {
     process: Process,
     endpoint: HttpsEndpoint,
+    admin_address: String,
 }
 
 fn narthex(arguments: &[&str]) -> String {
@@ -196,4 +200,62 @@ fn upgrades_keep_certificate_of_same_names(
     assert_eq!(serving(), reissued, "an upgrade keeps the certificate of the same names");
     helm("upgrade", "replicaCount=3");
     assert_ne!(serving(), reissued, "a certificate with fewer names");
+}
+
+/// The chart without values, beside an extension API server that trusts only the cluster's own front-proxy authority:
+/// the generated pair is refused, and kube-apiserver's condition `Available` stays.
+fn default_values_write_no_status(environment: &TestEnvironment) {
+    const API_SERVICE: &str = "v1alpha1.wardle.example.com";
+    let directory = environment.scratch("install-default-values");
+    // The aggregator of kube-apiserver connects to the endpoints of the Service: there is no kube-proxy.
+    let fixture = ClusterFixture::set_with(directory.clone(), &["--enable-aggregator-routing=true".to_owned()]);
+    let installer = Installer::new(&fixture, directory.clone());
+    let api_service = || installer.json(&["get", "apiservice", API_SERVICE]);
+    let is_available = |object: &Value| {
+        let conditions = object["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Available" && one["status"] == "True"))
+    };
+    let (cluster, jane) = (&fixture.cluster, fixture.cluster.jane());
+    let before = eventually("kube-apiserver to find the extension API server", || {
+        let object = api_service();
+        if is_available(&object) { Ok(object) } else { Err(object["status"].to_string()) }
+    });
+    assert_eq!(cluster.endpoint.get(Some(jane), FLUNDERS).unwrap().status, 200);
+
+    let release = Release { installer: &installer, directory };
+    let notes = release.helm("install", &[]);
+    assert!(notes.contains("set frontProxy.existingSecret to the cluster's"), "{notes}");
+    let front_proxy = release.object("secret", FRONT_PROXY)["data"].clone();
+    let gateway = release.start_as_pod(FRONT_PROXY);
+
+    // The gateway does not send requests to a server that refuses its certificate, and says why.
+    let hint = "bad status 401: the backend does not accept our front-proxy certificate";
+    let response = eventually("the refusal", || {
+        let response = gateway.endpoint.get(Some(jane), FLUNDERS)?;
+        if response.status == 503 && response.text().contains(hint) {
+            Ok(response.json())
+        } else {
+            Err(format!("{} {}", response.status, response.text()))
+        }
+    });
+    assert_eq!(response["details"]["causes"][0]["reason"], "FailedDiscoveryCheck", "{response}");
+    let status = narthex(&["status", "--output=wide", "--admin-address", &gateway.admin_address]);
+    assert!(status.contains(API_SERVICE) && status.contains(hint), "{status}");
+    assert!(gateway.process.log().contains(hint), "{}", gateway.process.log());
+    let metrics = gateway.endpoint.get(Some(fixture.admin()), "/metrics").unwrap().text();
+    assert!(metrics.contains(&format!("aggregator_unavailable_apiservice{{name=\"{API_SERVICE}\"}} 1")), "{metrics}");
+
+    // As the leader it would write its own finding. The chart does not grant that right with the generated pair.
+    release.wait_for_leader();
+    eventually("the write to be refused", || {
+        let log = gateway.process.log();
+        if log.contains("writing APIService status forbidden") { Ok(()) } else { Err(log) }
+    });
+    let after = api_service();
+    assert_eq!((&after["status"], &after["metadata"]), (&before["status"], &before["metadata"]));
+    assert!(is_available(&after), "{after}");
+    assert_eq!(cluster.endpoint.get(Some(jane), FLUNDERS).unwrap().status, 200);
+
+    release.helm("upgrade", &["--set", "replicaCount=3"]);
+    assert_eq!(release.object("secret", FRONT_PROXY)["data"], front_proxy, "an upgrade keeps the front-proxy pair");
 }
