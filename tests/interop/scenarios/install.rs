@@ -71,6 +71,15 @@ const REFUSED: &[(&str, &str)] = &[
     ("prometheusRule.runbookURLPrefix=https://git.example.com", "runbookURLPrefix"),
 ];
 
+/// Values of the library chart that are refused in the chart that uses it, and a part of the message.
+const REFUSED_SIDECAR: &[(&str, &str)] = &[
+    ("upstrem=unix:/run/library/library.sock", "additional properties 'upstrem' not allowed"),
+    ("image.digest=sha256:0", "additional properties 'digest' not allowed"),
+    ("upstream=127.0.0.1:8080", "/upstream"),
+    ("port=https", "/port"),
+    ("extraArgs=--v=2", "/extraArgs"),
+];
+
 /// Custom resources that the chart may create.
 const DEFINITIONS: [&str; 3] = [
     "cert-manager/cert-manager.io_certificates",
@@ -194,6 +203,11 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
     let output = installer.template(&library, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     installer.check("sidecar", std::str::from_utf8(&output.stdout).unwrap(), &schemas);
+    for (value, expected) in REFUSED_SIDECAR {
+        let output = installer.template(&library, &[&format!("narthex-sidecar.{value}")]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(expected), "{value}: {errors}");
+    }
 
     let kustomization = project("deploy/kustomize");
     let manifests = installer.kubectl(&["kustomize", kustomization.to_str().unwrap()], "");
