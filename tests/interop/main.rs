@@ -10,6 +10,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod environment;
+#[path = "../docs/hardening.rs"]
+mod hardening;
 #[path = "../docs/page_runner.rs"]
 mod page_runner;
 mod scenarios;
