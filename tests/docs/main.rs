@@ -9,6 +9,7 @@ mod chart;
 mod commands;
 mod comparison;
 mod hardening;
+mod install_root;
 mod links;
 mod manifests;
 mod monitoring;

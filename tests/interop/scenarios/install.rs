@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::TestFn;
 use super::cluster_registry::ClusterFixture;
 use crate::environment::{TestEnvironment, eventually, kubectl_run, peer};
-use crate::hardening::assert_hardened;
+use crate::hardening::{assert_hardened, documents};
+use crate::install_root::InstallRoot;
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("install: charts and kustomization accepted by kubeconform and kube-apiserver", manifests_are_accepted),
@@ -18,7 +19,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
 
 pub(super) const NAMESPACE: &str = "apis";
 
-/// Values that the chart is rendered with: what for, and arguments of `--set`.
+/// Values that the chart is rendered with: what for, and arguments of `--set`, or of `--set-file` after `=@`.
 const VALUES: &[(&str, &[&str])] = &[
     ("defaults", &[]),
     ("one pod at a node port", &["replicaCount=1", "service.type=NodePort", "podDisruptionBudget.enabled=false"]),
@@ -28,7 +29,7 @@ const VALUES: &[(&str, &[&str])] = &[
         "certificates of the cluster",
         &["servingCertificate.existingSecret=a", "frontProxy.existingSecret=b", "delegate.enabled=true"],
     ),
-    ("manifests alone", &["registry.cluster=false", "registry.manifests.wardle\\.yaml=kind: APIService"]),
+    ("manifests alone", &["registry.cluster=false", "registry.manifests.wardle\\.yaml=@deploy/registry/wardle.yaml"]),
     (
         "monitoring",
         &[
@@ -136,9 +137,12 @@ impl Installer<'_> {
     fn template(&self, chart: &Path, values: &[&str]) -> Output {
         let chart = chart.to_str().unwrap();
         let mut arguments = vec!["template", "release", chart, "--namespace", NAMESPACE];
-        for value in values {
-            arguments.extend(["--set", value]);
-        }
+        let settings = values.iter().map(|value| match value.split_once("=@") {
+            Some((name, file)) => ["--set-file".to_owned(), format!("{name}={}", project(file).display())],
+            None => ["--set".to_owned(), (*value).to_owned()],
+        });
+        let settings: Vec<String> = settings.flatten().collect();
+        arguments.extend(settings.iter().map(String::as_str));
         self.run("helm", &arguments, "")
     }
 
@@ -185,6 +189,9 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
         let manifests = std::str::from_utf8(&output.stdout).unwrap();
         installer.check(what, manifests, &schemas);
+        let root = directory.join(format!("root-{}", what.replace(' ', "-")));
+        std::fs::create_dir(&root).unwrap();
+        check_configuration(what, manifests, &InstallRoot::create(&root));
         // A gateway whose certificate backends may refuse does not say that they are unavailable.
         let has_own_pair = values.iter().any(|value| value.starts_with("frontProxy.existingSecret="));
         assert_eq!(manifests.contains("apiservices/status"), has_own_pair, "{what}");
@@ -215,6 +222,19 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
     // The fixture has roles of these names.
     installer.kubectl(&["delete", "clusterrole,clusterrolebinding", "narthex:registry"], "");
     installer.check("kustomization", &manifests, &schemas);
+}
+
+/// The gateway accepts the configuration and the registry in the ConfigMaps of the manifests.
+fn check_configuration(what: &str, manifests: &str, root: &InstallRoot) {
+    let mut maps = documents(manifests).into_iter().filter(|object| object["kind"] == "ConfigMap");
+    let map = maps.find(|map| map["metadata"]["name"] == "release-narthex").unwrap();
+    let registry = maps.next();
+    for (file, text) in registry.iter().flat_map(|map| map["data"].as_object().unwrap()) {
+        std::fs::write(root.path("registry").join(file), text.as_str().unwrap()).unwrap();
+    }
+    let configuration = map["data"]["gateway.yaml"].as_str().unwrap();
+    assert_eq!(configuration.contains("registryDir:"), registry.is_some(), "{what}: {configuration}");
+    root.check_gateway(what, configuration);
 }
 
 fn copy(from: &Path, to: &Path) {
