@@ -158,6 +158,10 @@ fn installed_gateway_serves(environment: &TestEnvironment) {
 
     let deployment = release.object("deployment", NAME);
     assert_eq!(deployment["spec"]["replicas"], 3);
+    // The group of the pod reads the keys, and nobody else.
+    let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let modes = volumes.iter().filter_map(|volume| volume["secret"]["defaultMode"].as_u64()).collect::<Vec<_>>();
+    assert_eq!(modes, [0o440, 0o440]);
     installer.run_ok("helm", &["uninstall", "gateway", "--namespace", NAMESPACE], "");
     let kinds = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets";
     let selector = "--selector=app.kubernetes.io/instance=gateway";
