@@ -67,6 +67,11 @@ bench *ARGS:
 release *ARGS:
     deploy/release {{ARGS}}
 
+# A release with less optimization, verified, in target/release-check; needs some minutes
+verify-release:
+    deploy/release --quick --output target/release-check
+    deploy/verify-release target/release-check
+
 # Everything that must pass before a change goes in
 ci:
     bash .ci/run
