@@ -47,6 +47,7 @@ pictures:
 lint:
     cargo fmt --check
     cargo clippy --all-targets --locked -- -D warnings
+    cargo clippy --test interop --locked -- -D warnings
     cargo deny --locked check --hide-inclusion-graph bans licenses sources
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 
