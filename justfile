@@ -47,6 +47,7 @@ pictures:
 lint:
     cargo fmt --check
     cargo clippy --all-targets --locked -- -D warnings
+    cargo clippy --test interop --locked -- -D warnings
     cargo deny --locked check --hide-inclusion-graph bans licenses sources
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 
@@ -66,6 +67,11 @@ bench *ARGS:
 # Archives, Debian package, image, SBOM and checksums, in target/dist
 release *ARGS:
     deploy/release {{ARGS}}
+
+# A release with less optimization, verified, in target/release-check; needs some minutes
+verify-release:
+    deploy/release --quick --output target/release-check
+    deploy/verify-release target/release-check
 
 # Everything that must pass before a change goes in
 ci:

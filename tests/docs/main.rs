@@ -1,4 +1,5 @@
-//! The documents: reference pages made from the code, links, command blocks, and the tests behind the comparison.
+//! The documents: reference pages made from the code, links, command blocks, the tests behind the comparison,
+//! and the manifests of `deploy/`.
 
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
@@ -7,7 +8,10 @@
 mod chart;
 mod commands;
 mod comparison;
+mod hardening;
+mod install_root;
 mod links;
+mod manifests;
 mod monitoring;
 mod page;
 mod page_runner;

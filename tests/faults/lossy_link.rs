@@ -101,6 +101,10 @@ fn wait_until_ready(child: &mut Child) {
 pub(crate) fn missing_link() -> Option<String> {
     isolation::missing_namespaces().or_else(|| {
         let device = File::options().read(true).write(true).open("/dev/net/tun");
-        device.err().map(|error| format!("/dev/net/tun: {error}"))
+        device.err().map(|error| {
+            format!(
+                "/dev/net/tun: {error}: load the kernel module (modprobe tun); a container needs --device=/dev/net/tun"
+            )
+        })
     })
 }

@@ -10,6 +10,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod environment;
+#[path = "../docs/hardening.rs"]
+mod hardening;
+#[path = "../docs/install_root.rs"]
+mod install_root;
 #[path = "../docs/page_runner.rs"]
 mod page_runner;
 mod scenarios;

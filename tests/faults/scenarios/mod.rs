@@ -18,8 +18,10 @@ use crate::report::FaultRow;
 /// One fault under load.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// Why it cannot be tested on this machine.
+    /// What this machine lacks for it.
     pub(crate) missing: fn() -> Option<String>,
+    /// Whether it takes minutes, and is left out of the short form.
+    pub(crate) is_long_only: bool,
     pub(crate) run: fn() -> LocalBoxFuture<'static, FaultRow>,
 }
 
@@ -29,12 +31,11 @@ fn nothing_missing() -> Option<String> {
 
 macro_rules! scenario {
     ($name:literal, $missing:expr, $run:path) => {
-        Scenario { name: $name, missing: $missing, run: || Box::pin($run()) }
+        scenario!($name, $missing, $run, false)
     };
-}
-
-fn only_long() -> Option<String> {
-    (!crate::is_long()).then(|| "takes minutes: only with NARTHEX_TEST_FAULTS=long".to_owned())
+    ($name:literal, $missing:expr, $run:path, $is_long_only:literal) => {
+        Scenario { name: $name, missing: $missing, is_long_only: $is_long_only, run: || Box::pin($run()) }
+    };
 }
 
 /// The faults that take longest are first, so that none of them is left for the end.
@@ -46,7 +47,8 @@ pub(crate) const ALL: [Scenario; 19] = [
     scenario!("rotation of every certificate", nothing_missing, certificates::rotate_all),
     scenario!("packet loss and delay", missing_link, network::loss_and_delay),
     scenario!("half-open endpoints", missing_link, network::half_open_endpoints),
-    scenario!("half-open clients", missing_link_or_short, clients::vanished_clients),
+    // Keep-alive takes minutes to find that a peer is gone.
+    scenario!("half-open clients", missing_link, clients::vanished_clients, true),
     scenario!("full disk", missing_namespaces, storage::full_disk),
     scenario!("read-only data directory", missing_namespaces, storage::read_only_data_directory),
     scenario!("no descriptors left", nothing_missing, restart::no_descriptors),
@@ -59,8 +61,3 @@ pub(crate) const ALL: [Scenario; 19] = [
     scenario!("malformed TLS records", nothing_missing, tls_records::malformed_records),
     scenario!("TLS records broken after the handshake", nothing_missing, tls_records::broken_sessions),
 ];
-
-/// Keep-alive takes minutes to find that a peer is gone.
-fn missing_link_or_short() -> Option<String> {
-    missing_link().or_else(only_long)
-}

@@ -1,6 +1,7 @@
 //! Gateways that end without a word, have no descriptors left, or whose clock jumps.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use tokio::net::TcpStream;
@@ -58,23 +59,28 @@ pub(crate) async fn no_descriptors() -> FaultRow {
     row
 }
 
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// libfaketime, which moves the wall clock of one process; the monotonic clock cannot jump. Its directory has the name of
+/// the architecture.
+fn faketime() -> Option<PathBuf> {
+    let directories = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    directories.map(|entry| entry.path().join("faketime/libfaketime.so.1")).find(|path| path.is_file())
+}
 
-/// libfaketime moves the wall clock of one process; the monotonic clock cannot jump.
 pub(crate) fn missing_faketime() -> Option<String> {
-    (!fs::exists(FAKETIME).unwrap_or_default()).then(|| "libfaketime is not installed (Debian: libfaketime)".to_owned())
+    let missing = "/usr/lib/*/faketime/libfaketime.so.1 does not exist: install libfaketime (Debian: libfaketime)";
+    faketime().is_none().then(|| missing.to_owned())
 }
 
 /// The wall clock jumps by hours while certificates are valid, and beyond their end and back.
 pub(crate) async fn clock_jumps() -> FaultRow {
     let (environment, ledger) = (TestEnvironment::new(), ExecutionLedger::default());
     let backends = start_backend(&environment, &ledger).await;
-    let offset = environment.path("offset");
+    let (library, offset) = (faketime().unwrap(), environment.path("offset"));
     fs::write(&offset, "+0").unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_narthex"));
     program.arg("gateway");
     let variables = [
-        ("LD_PRELOAD", FAKETIME),
+        ("LD_PRELOAD", library.to_str().unwrap()),
         ("FAKETIME_TIMESTAMP_FILE", offset.to_str().unwrap()),
         ("FAKETIME_NO_CACHE", "1"),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),

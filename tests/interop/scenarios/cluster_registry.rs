@@ -29,7 +29,12 @@ pub(super) struct ClusterFixture {
 
 impl ClusterFixture {
     pub(super) fn set(directory: PathBuf) -> ClusterFixture {
-        let cluster = Cluster::start(&directory);
+        ClusterFixture::set_with(directory, &[])
+    }
+
+    /// Like [`ClusterFixture::set`], with more flags of kube-apiserver.
+    pub(super) fn set_with(directory: PathBuf, flags: &[String]) -> ClusterFixture {
+        let cluster = Cluster::start_with(&directory, flags);
         let kubeconfig = &cluster.admin_kubeconfig;
         let anywhere = ["--bind-address=0.0.0.0"];
         let extension = Extension::start_with(&cluster, kubeconfig, &directory, "wardle", free_port(), &anywhere);

@@ -1,5 +1,5 @@
 //! The charts, the kustomization and the Prometheus rules of `deploy/`, by Helm, kubeconform, promtool and a real
-//! kube-apiserver; and a gateway with the configuration and the rights that the chart installs.
+//! kube-apiserver.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,18 +7,19 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::TestFn;
-use super::cluster_registry::{ClusterFixture, FLUNDERS};
-use crate::environment::{HttpsEndpoint, Process, TestEnvironment, eventually, free_port, kubectl_run, peer};
+use super::cluster_registry::ClusterFixture;
+use crate::environment::{TestEnvironment, eventually, kubectl_run, peer};
+use crate::hardening::{assert_hardened, documents};
+use crate::install_root::InstallRoot;
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("install: charts and kustomization accepted by kubeconform and kube-apiserver", manifests_are_accepted),
-    ("install: gateway of the chart, with its configuration and rights", installed_gateway_serves),
     ("install: alerts fire as tested", alerts_are_tested),
 ];
 
-const NAMESPACE: &str = "apis";
+pub(super) const NAMESPACE: &str = "apis";
 
-/// Values that the chart is rendered with: what for, and arguments of `--set`.
+/// Values that the chart is rendered with: what for, and arguments of `--set`, or of `--set-file` after `=@`.
 const VALUES: &[(&str, &[&str])] = &[
     ("defaults", &[]),
     ("one pod at a node port", &["replicaCount=1", "service.type=NodePort", "podDisruptionBudget.enabled=false"]),
@@ -28,7 +29,7 @@ const VALUES: &[(&str, &[&str])] = &[
         "certificates of the cluster",
         &["servingCertificate.existingSecret=a", "frontProxy.existingSecret=b", "delegate.enabled=true"],
     ),
-    ("manifests alone", &["registry.cluster=false", "registry.manifests.wardle\\.yaml=kind: APIService"]),
+    ("manifests alone", &["registry.cluster=false", "registry.manifests.wardle\\.yaml=@deploy/registry/wardle.yaml"]),
     (
         "monitoring",
         &[
@@ -72,6 +73,15 @@ const REFUSED: &[(&str, &str)] = &[
     ("prometheusRule.runbookURLPrefix=https://git.example.com", "runbookURLPrefix"),
 ];
 
+/// Values of the library chart that are refused in the chart that uses it, and a part of the message.
+const REFUSED_SIDECAR: &[(&str, &str)] = &[
+    ("upstrem=unix:/run/library/library.sock", "additional properties 'upstrem' not allowed"),
+    ("image.digest=sha256:0", "additional properties 'digest' not allowed"),
+    ("upstream=127.0.0.1:8080", "/upstream"),
+    ("port=https", "/port"),
+    ("extraArgs=--v=2", "/extraArgs"),
+];
+
 /// Custom resources that the chart may create.
 const DEFINITIONS: [&str; 3] = [
     "cert-manager/cert-manager.io_certificates",
@@ -79,18 +89,18 @@ const DEFINITIONS: [&str; 3] = [
     "prometheus-operator/monitoring.coreos.com_prometheusrules",
 ];
 
-fn project(path: &str) -> PathBuf {
+pub(super) fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// Helm and kubectl as cluster admin of one cluster.
-struct Installer<'a> {
-    fixture: &'a ClusterFixture,
+pub(super) struct Installer<'a> {
+    pub(super) fixture: &'a ClusterFixture,
     home: PathBuf,
 }
 
 impl Installer<'_> {
-    fn new(fixture: &ClusterFixture, home: PathBuf) -> Installer<'_> {
+    pub(super) fn new(fixture: &ClusterFixture, home: PathBuf) -> Installer<'_> {
         let installer = Installer { fixture, home };
         installer.fixture.cluster.create_namespace(NAMESPACE);
         // Its violations become warnings, which no command here may print.
@@ -98,13 +108,13 @@ impl Installer<'_> {
         installer
     }
 
-    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Output {
+    pub(super) fn run(&self, program: &str, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(peer(program));
         command.args(arguments).env("HOME", &self.home).env("KUBECONFIG", &self.fixture.cluster.admin_kubeconfig);
         kubectl_run(command, input)
     }
 
-    fn run_ok(&self, program: &str, arguments: &[&str], input: &str) -> String {
+    pub(super) fn run_ok(&self, program: &str, arguments: &[&str], input: &str) -> String {
         let output = self.run(program, arguments, input);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
@@ -116,20 +126,23 @@ impl Installer<'_> {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+    pub(super) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         self.run_ok("kubectl", arguments, input)
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(super) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.kubectl(&[arguments, &["--output=json"]].concat(), "")).unwrap()
     }
 
     fn template(&self, chart: &Path, values: &[&str]) -> Output {
         let chart = chart.to_str().unwrap();
         let mut arguments = vec!["template", "release", chart, "--namespace", NAMESPACE];
-        for value in values {
-            arguments.extend(["--set", value]);
-        }
+        let settings = values.iter().map(|value| match value.split_once("=@") {
+            Some((name, file)) => ["--set-file".to_owned(), format!("{name}={}", project(file).display())],
+            None => ["--set".to_owned(), (*value).to_owned()],
+        });
+        let settings: Vec<String> = settings.flatten().collect();
+        arguments.extend(settings.iter().map(String::as_str));
         self.run("helm", &arguments, "")
     }
 
@@ -147,9 +160,7 @@ impl Installer<'_> {
             1,
             "{what}: {accepted}"
         );
-        for hardening in ["runAsNonRoot: true", "readOnlyRootFilesystem: true", "allowPrivilegeEscalation: false"] {
-            assert!(manifests.contains(hardening), "{what}: {hardening} is missing in {manifests}");
-        }
+        assert!(!assert_hardened(what, manifests, &[]).is_empty(), "{what}: no container in {manifests}");
     }
 }
 
@@ -178,6 +189,9 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
         let manifests = std::str::from_utf8(&output.stdout).unwrap();
         installer.check(what, manifests, &schemas);
+        let root = directory.join(format!("root-{}", what.replace(' ', "-")));
+        std::fs::create_dir(&root).unwrap();
+        check_configuration(what, manifests, &InstallRoot::create(&root));
         // A gateway whose certificate backends may refuse does not say that they are unavailable.
         let has_own_pair = values.iter().any(|value| value.starts_with("frontProxy.existingSecret="));
         assert_eq!(manifests.contains("apiservices/status"), has_own_pair, "{what}");
@@ -195,6 +209,11 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
     let output = installer.template(&library, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     installer.check("sidecar", std::str::from_utf8(&output.stdout).unwrap(), &schemas);
+    for (value, expected) in REFUSED_SIDECAR {
+        let output = installer.template(&library, &[&format!("narthex-sidecar.{value}")]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(expected), "{value}: {errors}");
+    }
 
     let kustomization = project("deploy/kustomize");
     let manifests = installer.kubectl(&["kustomize", kustomization.to_str().unwrap()], "");
@@ -203,6 +222,19 @@ fn manifests_are_accepted(environment: &TestEnvironment) {
     // The fixture has roles of these names.
     installer.kubectl(&["delete", "clusterrole,clusterrolebinding", "narthex:registry"], "");
     installer.check("kustomization", &manifests, &schemas);
+}
+
+/// The gateway accepts the configuration and the registry in the ConfigMaps of the manifests.
+fn check_configuration(what: &str, manifests: &str, root: &InstallRoot) {
+    let mut maps = documents(manifests).into_iter().filter(|object| object["kind"] == "ConfigMap");
+    let map = maps.find(|map| map["metadata"]["name"] == "release-narthex").unwrap();
+    let registry = maps.next();
+    for (file, text) in registry.iter().flat_map(|map| map["data"].as_object().unwrap()) {
+        std::fs::write(root.path("registry").join(file), text.as_str().unwrap()).unwrap();
+    }
+    let configuration = map["data"]["gateway.yaml"].as_str().unwrap();
+    assert_eq!(configuration.contains("registryDir:"), registry.is_some(), "{what}: {configuration}");
+    root.check_gateway(what, configuration);
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -244,113 +276,6 @@ fn make_strict(schema: &mut Value) {
     for part in ["items", "additionalProperties"] {
         schema.get_mut(part).filter(|schema| schema.is_object()).into_iter().for_each(make_strict);
     }
-}
-
-/// The chart is installed, upgraded and removed; in between runs a gateway as its pod would, with the same configuration
-/// and the token of its ServiceAccount.
-fn installed_gateway_serves(environment: &TestEnvironment) {
-    let directory = environment.scratch("install-gateway");
-    let fixture = ClusterFixture::set(directory.clone());
-    let installer = Installer::new(&fixture, directory.clone());
-    let chart = project("deploy/helm/narthex");
-    let authorities = &fixture.cluster.authorities;
-    let pair = |name: &str| {
-        let (certificate, key) = (&authorities.front_proxy.certificate, &authorities.front_proxy.key);
-        let (certificate, key) = (format!("--cert={}", certificate.display()), format!("--key={}", key.display()));
-        installer.kubectl(&["create", "secret", "tls", name, "--namespace", NAMESPACE, &certificate, &key], "");
-    };
-    pair("front-proxy");
-    let install = |command: &str, more: &[&str]| {
-        let settings = ["--set", "frontProxy.existingSecret=front-proxy,delegate.enabled=true"];
-        let arguments = [&[command, "gateway", chart.to_str().unwrap(), "--namespace", NAMESPACE], &settings[..], more];
-        installer.run_ok("helm", &arguments.concat(), "")
-    };
-    let notes = install("install", &[]);
-    assert!(notes.contains("https://gateway-narthex.apis.svc:443"), "{notes}");
-    let secret = || installer.json(&["get", "secret", "gateway-narthex-serving", "--namespace", NAMESPACE]);
-    let serving = secret();
-
-    let (mut process, endpoint) = start_as_pod(&installer, &directory, &serving);
-    process.wait_until(|| {
-        let response = endpoint.get(Some(fixture.admin()), "/readyz")?;
-        if response.status == 200 { Ok(()) } else { Err(response.text()) }
-    });
-    // Authenticated by the authority in the ConfigMap, authorized by SubjectAccessReview, routed by the cluster's APIService.
-    for (path, user) in [(FLUNDERS, fixture.cluster.jane()), ("/api/v1/namespaces", fixture.admin())] {
-        eventually(path, || {
-            let response = endpoint.get(Some(user), path)?;
-            if response.status == 200 { Ok(()) } else { Err(format!("{} {}", response.status, response.text())) }
-        });
-    }
-    let refused = endpoint.get(Some(fixture.cluster.jane()), "/api/v1/namespaces").unwrap();
-    assert_eq!(refused.status, 403, "{}", refused.text());
-    eventually("the Lease of the leader", || {
-        let response = fixture.cluster.endpoint.get(
-            Some(fixture.admin()),
-            &format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gateway-narthex"),
-        )?;
-        if response.json()["spec"]["holderIdentity"].is_string() { Ok(()) } else { Err(response.text()) }
-    });
-    assert!(!process.log().contains("forbidden"), "{}", process.log());
-    drop(process);
-
-    install("upgrade", &["--set", "replicaCount=3"]);
-    assert_eq!(secret()["data"], serving["data"], "an upgrade keeps the generated certificate");
-    let deployment = installer.json(&["get", "deployment", "gateway-narthex", "--namespace", NAMESPACE]);
-    assert_eq!(deployment["spec"]["replicas"], 3);
-    installer.run_ok("helm", &["uninstall", "gateway", "--namespace", NAMESPACE], "");
-    let kinds = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets";
-    let selector = "--selector=app.kubernetes.io/instance=gateway";
-    let left = installer.json(&["get", kinds, "--all-namespaces", selector]);
-    assert_eq!(left["items"], json!([]));
-}
-
-/// Starts the gateway with the ConfigMap, the Secrets and the ServiceAccount of the release, at paths of this test.
-fn start_as_pod(installer: &Installer<'_>, directory: &Path, serving: &Value) -> (Process, HttpsEndpoint) {
-    use base64::Engine as _;
-    let token = installer.kubectl(&["create", "token", "gateway-narthex", "--namespace", NAMESPACE], "");
-    let cluster = &installer.fixture.cluster;
-    let kubeconfig = directory.join("in-cluster.kubeconfig");
-    let document = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "pod",
-        "clusters": [{"name": "pod", "cluster": {
-            "server": cluster.endpoint.url(), "certificate-authority": cluster.endpoint.authority}}],
-        "users": [{"name": "pod", "user": {"token": token.trim()}}],
-        "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
-    });
-    std::fs::write(&kubeconfig, document.to_string()).unwrap();
-    for (name, secret) in [
-        ("serving", serving.clone()),
-        ("front-proxy", installer.json(&["get", "secret", "front-proxy", "--namespace", NAMESPACE])),
-    ] {
-        std::fs::create_dir_all(directory.join(name)).unwrap();
-        for (file, data) in secret["data"].as_object().unwrap() {
-            let bytes = base64::engine::general_purpose::STANDARD.decode(data.as_str().unwrap()).unwrap();
-            std::fs::write(directory.join(name).join(file), bytes).unwrap();
-        }
-    }
-    let map = installer.json(&["get", "configmap", "gateway-narthex", "--namespace", NAMESPACE]);
-    let port = free_port();
-    let config = map["data"]["gateway.yaml"].as_str().unwrap();
-    let config = [
-        ("in-cluster", kubeconfig.to_str().unwrap()),
-        ("/etc/narthex", directory.to_str().unwrap()),
-        ("/var/lib/narthex", directory.join("data").to_str().unwrap()),
-        ("bindAddress: 0.0.0.0", "bindAddress: 127.0.0.1"),
-        ("securePort: 6443", &format!("securePort: {port}")),
-        ("adminAddress: :6480", "adminAddress: 127.0.0.1:0"),
-    ]
-    .iter()
-    .fold(config.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from} is missing in {config}");
-        text.replace(from, to)
-    });
-    let file = directory.join("gateway.yaml");
-    std::fs::write(&file, config).unwrap();
-    let arguments = ["gateway".to_owned(), format!("--config={}", file.display())];
-    let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
-    let process = Process::start("installed-gateway", program, &arguments, directory);
-    (process, HttpsEndpoint::new(port, &directory.join("serving/ca.crt")))
 }
 
 fn alerts_are_tested(environment: &TestEnvironment) {

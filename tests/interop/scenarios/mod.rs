@@ -17,6 +17,7 @@ mod helm_release;
 mod identity;
 mod impersonation;
 mod install;
+mod installed_gateway;
 mod isolation;
 mod konnectivity;
 mod kube_rbac_proxy;
@@ -133,6 +134,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,
         install::GATEWAY_TESTS,
+        installed_gateway::GATEWAY_TESTS,
         helm_release::GATEWAY_TESTS,
         packages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,

@@ -107,13 +107,14 @@ impl<'c> KwokNode<'c> {
 
     /// Each stream has a connection to the kubelet of its own.
     pub(super) fn check_streams(&self, konnectivity: &Konnectivity) {
-        let streams: [(&str, fn(&KwokNode<'c>)); 3] =
-            [("logs", KwokNode::read_log), ("exec", KwokNode::run_commands), ("port-forward", KwokNode::forward_port)];
-        for (name, check) in streams {
+        let check = |name: &str, use_stream: fn(&KwokNode<'c>)| {
             let before = konnectivity.count(DIALS);
-            check(self);
+            use_stream(self);
             assert!(konnectivity.count(DIALS) > before, "kubectl {name}: the kubelet is called past the server");
-        }
+        };
+        check("logs", KwokNode::read_log);
+        check("exec", KwokNode::run_commands);
+        check("port-forward", KwokNode::forward_port);
     }
 
     /// Lines arrive while the container writes them. Returns the process, which ends when the agent is lost.
