@@ -8,7 +8,7 @@ use crate::config::gateway::ResolverChoice;
 use crate::egress::EgressRoutes;
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::observe::Metrics;
-use crate::process::{Problems, Published, Publisher};
+use crate::process::{Problem, Problems, Published, Publisher};
 use crate::tls::CertificateInUse;
 
 /// The flag of the kubeconfig.
@@ -23,7 +23,14 @@ pub(in crate::commands) struct ApiServerKubeconfig {
 
 impl ApiServerKubeconfig {
     pub(super) fn load(source: KubeconfigSource) -> Result<ApiServerKubeconfig, Problems> {
-        let kubeconfig = source.load()?;
+        let kubeconfig = source.load().map_err(|mut problems| {
+            if matches!(source, KubeconfigSource::InCluster) {
+                let message =
+                    "without it, the API server is that of this pod's cluster; outside of a pod, name a kubeconfig";
+                problems.0.push(Problem::new(FLAG, message));
+            }
+            problems
+        })?;
         let (in_use, _) = Published::new(kubeconfig.certificates_in_use(FLAG));
         Ok(ApiServerKubeconfig { source, kubeconfig, in_use })
     }

@@ -90,9 +90,7 @@ pub(in crate::commands) fn prepare(
             FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
         };
         let load = |source: &KubeconfigSource| ApiServerKubeconfig::load(source.clone());
-        let token_reviews =
-            config.agent_tokens.as_ref().map(|tokens| KubeconfigSource::from_flag(tokens.kubeconfig.clone()));
-        let token_reviews = token_reviews.as_ref().map(load).transpose();
+        let token_reviews = config.agent_tokens.as_ref().map(|tokens| load(&tokens.kubeconfig)).transpose();
         let leases = config.leases.as_ref().map(|leases| load(&leases.kubeconfig)).transpose();
         match (frontend, MutualTlsFiles::open(config.agent_tls.clone()), token_reviews, leases) {
             (Ok(frontend), Ok(agents), Ok(token_reviews), Ok(leases)) => {

@@ -39,7 +39,7 @@ pub struct LeaseConfig {
 /// Reads the flags of Leases, if they are turned on.
 fn leases(parser: &mut FlagParser<'_>, switch: &str) -> Option<LeaseConfig> {
     let (namespace, labels) = (parser.text("lease-namespace"), parser.text("lease-label"));
-    let kubeconfig = parser.path("kubeconfig").unwrap_or_else(|| IN_CLUSTER.into());
+    let kubeconfig = kubeconfig(parser);
     if !parser.switch(switch) {
         return None;
     }
@@ -51,7 +51,12 @@ fn leases(parser: &mut FlagParser<'_>, switch: &str) -> Option<LeaseConfig> {
         Vec::new()
     });
     let settings = LeaseSettings { namespace, labels };
-    Some(LeaseConfig { settings, kubeconfig: KubeconfigSource::from_flag(kubeconfig) })
+    Some(LeaseConfig { settings, kubeconfig })
+}
+
+/// Reads `--kubeconfig`. Without it, the API server is that of the pod's cluster.
+fn kubeconfig(parser: &mut FlagParser<'_>) -> KubeconfigSource {
+    KubeconfigSource::from_flag(parser.path("kubeconfig").unwrap_or_else(|| IN_CLUSTER.into()))
 }
 
 /// Reads `--allow-destinations`.

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::{
     IGNORED_HELP, LEASE_LABEL, LEASE_NAMESPACE, LOG, LeaseConfig, address, allowed_destinations, check_ignored,
-    instance_id, leases,
+    instance_id, kubeconfig, leases,
 };
 use crate::config::arguments::{Arguments, CommandFlags};
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
 use crate::config::parser::{Diagnostics, FlagParser};
 use crate::konnectivity::server::{ProxyStrategy, ServerSettings};
+use crate::kubeclient::KubeconfigSource;
 use crate::observe::log;
 use crate::tls::server::MutualTlsSettings;
 
@@ -72,7 +73,7 @@ static AGENTS: FlagGroup = FlagGroup {
             "kubeconfig",
             FlagKind::File,
             "",
-            "kubeconfig of the API server that reviews the tokens and has the Leases; for Leases alone the pod's cluster is the default",
+            "kubeconfig of the API server that reviews the tokens and has the Leases (default: the pod's cluster)",
         ),
         Flag::new(
             "keepalive-time",
@@ -187,8 +188,8 @@ pub struct AgentTokenConfig {
     pub service_account: String,
     /// `--authentication-audience`.
     pub audience: String,
-    /// `--kubeconfig`.
-    pub kubeconfig: PathBuf,
+    /// `--kubeconfig`, or that of the pod's cluster.
+    pub kubeconfig: KubeconfigSource,
 }
 
 /// Configuration of the Konnectivity server.
@@ -274,7 +275,7 @@ impl Arguments<KonnectivityServerCommand> {
 fn agent_tokens(parser: &mut FlagParser<'_>, has_client_ca: bool) -> Option<AgentTokenConfig> {
     const FLAGS: [&str; 3] = ["agent-namespace", "agent-service-account", "authentication-audience"];
     let [namespace, service_account, audience] = FLAGS.map(|flag| parser.text(flag));
-    let kubeconfig = parser.path("kubeconfig");
+    let kubeconfig = kubeconfig(parser);
     let is_given = [&namespace, &service_account, &audience].iter().any(|value| !value.is_empty());
     if !is_given {
         if !has_client_ca {
@@ -293,13 +294,6 @@ fn agent_tokens(parser: &mut FlagParser<'_>, has_client_ca: bool) -> Option<Agen
             parser.add_problem(flag, format_args!("--{flag} cannot be empty when agent authentication is enabled"));
         }
     }
-    let Some(kubeconfig) = kubeconfig else {
-        parser.add_problem(
-            "kubeconfig",
-            "required when agent authentication is enabled: tokens are reviewed by its API server",
-        );
-        return None;
-    };
     Some(AgentTokenConfig { namespace, service_account, audience, kubeconfig })
 }
 
