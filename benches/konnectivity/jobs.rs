@@ -128,13 +128,22 @@ impl Job {
         }
     }
 
+    /// For a transfer, the line of the speed as a share of that without a tunnel.
+    pub(crate) fn print_share(&self, figures: &[Vec<JobFigures>], direct: &[JobFigures]) {
+        if self.is_transfer() {
+            let direct = median(direct, &JobFigures::megabytes_per_second);
+            self.print_row(figures, "of MB/s without a tunnel", &|it| it.megabytes_per_second() / direct);
+        }
+    }
+
+    fn print_row(&self, figures: &[Vec<JobFigures>], what: &str, figure: &dyn Fn(&JobFigures) -> f64) {
+        let values: Vec<String> = figures.iter().map(|figures| format!("{:10.2}", median(figures, figure))).collect();
+        println!("{:34} {}   {what}", self.title, values.join(" "));
+    }
+
     /// One line for each figure, with a column for each of `figures`.
     pub(crate) fn print(&self, figures: &[Vec<JobFigures>], is_of_clients: bool) {
-        let row = |what: &str, figure: &dyn Fn(&JobFigures) -> f64| {
-            let values: Vec<String> =
-                figures.iter().map(|figures| format!("{:10.2}", median(figures, figure))).collect();
-            println!("{:34} {}   {what}", self.title, values.join(" "));
-        };
+        let row = |what: &str, figure: &dyn Fn(&JobFigures) -> f64| self.print_row(figures, what, figure);
         let for_each = |bytes: f64| bytes / 1024.0 / self.count as f64;
         match self.kind {
             JobKind::Idle if is_of_clients => row("KiB of the client for each", &|it| for_each(it.resident)),

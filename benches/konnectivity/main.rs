@@ -2,10 +2,9 @@
 //!
 //! ```text
 //! tests/interop/peers/build konnectivity
-//! cargo bench --bench konnectivity                 # both clients, through the reference server and agent
-//! cargo bench --bench konnectivity -- --rounds 5
-//! cargo bench --bench konnectivity -- --pairs      # servers and agents in each pairing, with narthex's client
-//! cargo bench --bench konnectivity -- --pairs --transports grpc --jobs echo,stalled-target --rounds 1
+//! cargo bench --bench konnectivity                 # servers and agents in each pairing, with narthex's client
+//! cargo bench --bench konnectivity -- --transports grpc --jobs echo,stalled-target --rounds 1
+//! cargo bench --bench konnectivity -- --clients    # both clients, through the reference server and agent
 //! ```
 //!
 //! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
@@ -53,7 +52,7 @@ fn main() {
     };
     let rounds = option("--rounds").map_or(3, |rounds| rounds.parse().unwrap());
     let benchmark = Benchmark::new(rounds);
-    if !arguments.iter().any(|argument| argument == "--pairs") {
+    if arguments.iter().any(|argument| argument == "--clients") {
         return benchmark.compare_clients();
     }
     let transports = option("--transports").unwrap_or("grpc,http-connect,mtls");
@@ -119,10 +118,11 @@ impl Benchmark {
             }
             if job.has_baseline() {
                 let target = self.targets.port(job.target);
-                for (run, port) in [("no tunnel", target), ("two relays", targets::start_relays(target))] {
-                    let baseline: Vec<JobFigures> = (0..self.rounds).map(|_| self.measure_direct(job, port)).collect();
-                    job.print_beside(run, &baseline);
-                }
+                let measure = |port| (0..self.rounds).map(|_| self.measure_direct(job, port)).collect::<Vec<_>>();
+                let direct = measure(target);
+                job.print_beside("no tunnel", &direct);
+                job.print_beside("two relays", &measure(targets::start_relays(target)));
+                job.print_share(&figures, &direct);
             }
             job.print(&figures, false);
         }

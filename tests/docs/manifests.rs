@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::hardening::assert_hardened;
 use crate::install_root::InstallRoot;
@@ -74,4 +75,34 @@ fn gateway_configurations_have_no_mistakes() {
     }
     let expected = ["kustomize", "standalone", "systemd"].map(|name| format!("deploy/{name}/gateway.yaml"));
     assert_eq!(checked, BTreeSet::from(expected));
+}
+
+/// As `systemctl` would say it. Where there is no systemd, nothing is tested; in CI that fails.
+#[test]
+fn systemd_units_are_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for folder in ["deploy/systemd", "deploy/konnectivity"] {
+        for entry in std::fs::read_dir(repository().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "service" || extension == "socket") {
+                let unit = directory.path().join(path.file_name().unwrap());
+                let program = format!("ExecStart={} ", env!("CARGO_BIN_EXE_narthex"));
+                let text = std::fs::read_to_string(&path).unwrap().replace("ExecStart=narthex ", &program);
+                std::fs::write(&unit, text).unwrap();
+                units.push(unit);
+            }
+        }
+    }
+    assert_eq!(units.len(), 4, "{units:?}");
+    match Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&units).output() {
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && errors.is_empty(), "{errors}");
+        }
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "systemd-analyze (Debian: systemd): {error}");
+            println!("systemd-analyze: {error}: not tested");
+        }
+    }
 }

@@ -202,3 +202,32 @@ impl Drop for RegisteredBackend<'_> {
         self.backend.lost();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn agent_metadata_of_any_bytes_is_read() {
+        const NAMES: [&str; 4] = ["agentid", "agentidentifiers", TUNNEL_WINDOW, "user-agent"];
+        bolero::check!().with_iterations(2000).with_max_len(64).for_each(|bytes: &[u8]| {
+            let mut headers = HeaderMap::new();
+            for field in bytes.split(|byte| *byte == 0) {
+                let Some((name, value)) = field.split_first() else { continue };
+                if let Ok(value) = HeaderValue::from_bytes(value) {
+                    headers.append(NAMES[usize::from(*name) % NAMES.len()], value);
+                }
+            }
+            match read_metadata(&headers) {
+                Ok(agent) => {
+                    assert_eq!(headers.get_all("agentid").iter().count(), 1);
+                    assert!(agent.windows.is_none_or(|windows| windows.send > 0));
+                }
+                // It is sent as a header.
+                Err(message) => assert!(!message.is_empty() && !message.contains(['\r', '\n', '\0'])),
+            }
+        });
+    }
+}

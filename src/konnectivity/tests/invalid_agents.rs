@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use h2::SendStream;
 use http::{HeaderMap, Request};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -213,5 +213,54 @@ fn dial_of_an_agent_that_leaves_goes_to_another() {
         let (mut stream, _other) = tokio::join!(dial, other);
         check_echo(&mut stream).await;
         assert!(setup.server.report().failed_dials.is_empty());
+    });
+}
+
+#[test]
+fn unknown_packets_of_agents_are_ignored() {
+    run(async {
+        let setup = Setup::new();
+        let mut agent = RawAgent::open(&setup, &[("agentid", "raw")]).await;
+        let mut stream = setup.raw_connect();
+        let unknown = [Packet::Unknown(63), Packet::Unknown(66), Packet::Unknown(-1)];
+        let (head, ()) = tokio::join!(setup.request(&mut stream, "a:80"), async {
+            let random = agent.dial_request().await;
+            unknown.iter().for_each(|packet| agent.send(packet));
+            agent.send(&dial_response(5, random));
+        });
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        // An agent that has announced no window has no flow control; and dials and closes come from servers.
+        let misplaced = [
+            Packet::WindowUpdate { connection: 5, increment: i64::MAX },
+            Packet::WindowUpdate { connection: 99, increment: -1 },
+            Packet::WriteClosed { connection: 5 },
+            Packet::DialRequest { protocol: "tcp".to_owned(), address: "a:1".to_owned(), random: 1 },
+            Packet::CloseRequest { connection: 5 },
+            Packet::CloseResponse { error: String::new(), connection: 99 },
+            Packet::CloseDial { random: 99 },
+        ];
+        unknown.iter().chain(&misplaced).for_each(|packet| agent.send(packet));
+        agent.send(&Packet::Data { connection: 5, data: Bytes::from_static(b"x") });
+        assert_eq!(timeout(WAIT, stream.read_u8()).await.unwrap().unwrap(), b'x');
+        stream.write_all(b"y").await.unwrap();
+        assert_eq!(agent.next().await, Packet::Data { connection: 5, data: Bytes::from_static(b"y") });
+    });
+}
+
+#[test]
+fn content_of_an_agent_that_is_no_packet_ends_its_stream_alone() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "host=127.0.0.1").await;
+        let echo = echo_target().await;
+        let mut other = tunnel(&setup.client().await, echo).await;
+        // A compressed message, a packet cut short, one that is longer than it may be.
+        for invalid in [&b"\x01\0\0\0\x01x"[..], b"\0\0\0\0\x02\x0a\x7f", b"\0\0\x40\0\x01"] {
+            let mut agent = RawAgent::open(&setup, &[("agentid", "invalid")]).await;
+            agent.send.send_data(Bytes::from_static(invalid), false).unwrap();
+            while let Ok(Some(_)) = timeout(WAIT, agent.reader.next()).await.expect("the end of the stream") {}
+            assert_eq!(setup.server.agents().len(), 1, "{invalid:?}");
+        }
+        check_echo(&mut other).await;
     });
 }

@@ -249,3 +249,27 @@ fn other_methods_and_second_dials_are_refused() {
         setup.wait_for_tunnels(0).await;
     });
 }
+
+#[test]
+fn unknown_packets_of_clients_are_ignored() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "").await;
+        let echo = echo_target().await.to_string();
+        let mut call = RawCall::open(&setup).await;
+        let unknown = [Packet::Unknown(63), Packet::Unknown(66), Packet::Unknown(-1), Packet::Drain];
+        unknown.iter().for_each(|packet| call.send(packet));
+        call.send(&dial_request("tcp", &echo));
+        let Some(Packet::DialResponse { connection: connection @ 1.., .. }) = call.next().await else { panic!() };
+        // Packets of the extension and of the other direction have no place here.
+        let misplaced = [
+            Packet::WindowUpdate { connection, increment: i64::MAX },
+            Packet::WriteClosed { connection },
+            Packet::DialResponse { error: String::new(), connection, random: 42 },
+            Packet::CloseResponse { error: "no".to_owned(), connection },
+        ];
+        unknown.iter().chain(&misplaced).for_each(|packet| call.send(packet));
+        call.send(&data(connection, 3));
+        assert_eq!(call.next().await, Some(data(connection, 3)));
+    });
+}

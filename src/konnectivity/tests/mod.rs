@@ -4,6 +4,7 @@ mod defects;
 mod invalid_agents;
 mod invalid_packets;
 mod invalid_servers;
+mod silent_peers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
