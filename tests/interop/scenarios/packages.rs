@@ -43,10 +43,11 @@ fn image_serves(environment: &TestEnvironment) {
     for link in ["usr/local/bin/kube-rbac-proxy", "proxy-server", "proxy-agent"] {
         assert!(root.join(link).metadata().unwrap().is_file(), "{link}");
     }
-    // Places of mounts, as a container runtime makes them.
-    for place in ["proc", "var/lib/narthex"] {
-        std::fs::create_dir_all(root.join(place)).unwrap();
-    }
+    // A place of a mount, as a container runtime makes it.
+    std::fs::create_dir(root.join("proc")).unwrap();
+    // A new volume has the owner of the directory in the image.
+    let owner = run("stat", &["--format=%u:%g %a", &text(&root.join("var/lib/narthex"))]);
+    assert_eq!(owner.trim(), format!("{IMAGE_USER}:{IMAGE_USER} 700"));
     std::fs::create_dir(&data).unwrap();
     run("chown", &[&format!("{IMAGE_USER}:{IMAGE_USER}"), &text(&data)]);
     // The user of the image reaches its directories, whoever made the folder around them.
