@@ -117,6 +117,10 @@ impl ChildProcess {
         self.figure("status", "VmRSS:")
     }
 
+    pub(crate) fn threads(&self) -> i64 {
+        self.figure("status", "Threads:")
+    }
+
     /// Bytes that it had written to disks so far, including files that it deleted.
     pub(crate) fn written_bytes(&self) -> i64 {
         self.figure("io", "write_bytes:")
@@ -149,6 +153,35 @@ pub(crate) struct Proxy {
     log: PathBuf,
     /// What it needs to run, such as etcd.
     beside: Option<ChildProcess>,
+}
+
+/// A gateway with a known admin port.
+pub(crate) struct Gateway {
+    pub(crate) proxy: Proxy,
+    admin_port: u16,
+}
+
+impl Gateway {
+    /// The body of a path of the admin listener.
+    pub(crate) fn get_admin(&self, path: &str) -> String {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.admin_port)).expect("the admin listener");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\n\r\n", self.admin_port);
+        stream.write_all(request.as_bytes()).expect("a request");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a response");
+        assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
+        response.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    }
+
+    /// The sum of all samples of a metric.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.get_admin("/metrics");
+        let samples =
+            text.lines().filter_map(|line| line.strip_prefix(name)).filter(|rest| rest.starts_with([' ', '{']));
+        samples.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
 }
 
 pub(crate) fn is_installed(tool: &str) -> bool {
@@ -192,7 +225,7 @@ impl BenchEnvironment {
         self.folder.path()
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.directory().join(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(path, text).expect("a file");
@@ -317,6 +350,19 @@ impl BenchEnvironment {
             .expect("the cluster starts");
         wait_for(self.cluster_port, "the cluster");
         ChildProcess(child)
+    }
+
+    /// What accepts all spans: OTLP over gRPC. Returns its address, too.
+    pub(crate) fn start_collector(&self) -> (ChildProcess, String) {
+        let port = free_port();
+        let child = Command::new("taskset")
+            .args(["-c", "0"])
+            .arg(std::env::current_exe().expect("our own path"))
+            .args(["collector", &port.to_string()])
+            .spawn()
+            .expect("the collector starts");
+        wait_for(port, "the collector");
+        (ChildProcess(child), format!("127.0.0.1:{port}"))
     }
 
     pub(crate) fn start_backend(&self, http1: bool) -> ChildProcess {
@@ -472,6 +518,38 @@ impl BenchEnvironment {
         proxy
     }
 
+    /// A gateway at `port` with its certificates, without authentication and registry. The admin port 0 is any port.
+    fn gateway_command(&self, port: u16, admin_port: u16) -> Command {
+        let file = |name: &str| self.directory().join(name).display().to_string();
+        let mut command = Command::new("taskset");
+        command.args(["-c", "1"]).stdin(Stdio::null()).arg(&self.narthex).arg("gateway");
+        for (flag, value) in [
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("secure-port", port.to_string()),
+            ("admin-address", format!("127.0.0.1:{admin_port}")),
+            ("data-dir", file("data")),
+            ("tls-cert-file", file("server.crt")),
+            ("tls-private-key-file", file("server.key")),
+            ("proxy-client-cert-file", file("front-proxy.crt")),
+            ("proxy-client-key-file", file("front-proxy.key")),
+        ] {
+            command.arg(format!("--{flag}={value}"));
+        }
+        command
+    }
+
+    /// Starts a gateway with these flags, and returns it once it listens.
+    pub(crate) fn start_gateway(&self, flags: &[String]) -> Gateway {
+        let (port, admin_port) = (free_port(), free_port());
+        let log = self.directory().join("proxy.log");
+        let mut command = self.gateway_command(port, admin_port);
+        command.args(flags).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("a log"));
+        let proxy = Proxy::new(ChildProcess::spawn(&mut command), port, log);
+        wait_for(port, "narthex");
+        wait_for(admin_port, "the admin listener of narthex");
+        Gateway { proxy, admin_port }
+    }
+
     pub(crate) fn start_proxy(&self, contender: Contender, backend_http1: bool) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
@@ -517,19 +595,7 @@ impl BenchEnvironment {
             | Contender::NarthexReviews
             | Contender::NarthexDelegates
             | Contender::NarthexOfCluster => {
-                command.arg(&self.narthex).arg("gateway");
-                for (flag, value) in [
-                    ("bind-address", "127.0.0.1".to_owned()),
-                    ("secure-port", port.to_string()),
-                    ("admin-address", "127.0.0.1:0".to_owned()),
-                    ("data-dir", file("data")),
-                    ("tls-cert-file", file("server.crt")),
-                    ("tls-private-key-file", file("server.key")),
-                    ("proxy-client-cert-file", file("front-proxy.crt")),
-                    ("proxy-client-key-file", file("front-proxy.key")),
-                ] {
-                    command.arg(format!("--{flag}={value}"));
-                }
+                command = self.gateway_command(port, 0);
                 if matches!(contender, Contender::NarthexReviews) {
                     for flag in ["authentication-kubeconfig", "authorization-kubeconfig"] {
                         command.arg(format!("--{flag}={}", file("reviewer.kubeconfig")));
@@ -595,7 +661,11 @@ impl Proxy {
 
     /// Waits for the first good answer.
     pub(crate) fn wait_for_first_response(&self, environment: &BenchEnvironment) {
-        let path = "/apis/bench.narthex.dev/v1/namespaces/default/small";
+        self.wait_for_response_at(environment, "/apis/bench.narthex.dev/v1/namespaces/default/small");
+    }
+
+    /// Waits for the first good answer at a path.
+    pub(crate) fn wait_for_response_at(&self, environment: &BenchEnvironment, path: &str) {
         let end = Instant::now() + Duration::from_secs(30);
         while get(environment.directory(), self.port, path, &environment.token).is_none() {
             assert!(Instant::now() < end, "no answer: {}", self.log());

@@ -9,6 +9,8 @@
 //! cargo bench --bench compare -- --sidecar     # the sidecar beside kube-rbac-proxy and HAProxy
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --cluster     # registry and delegate of a cluster, beside a registry directory
+//! cargo bench --bench compare -- --tracing     # off, on without a sampled request, on with every request sampled
+//! cargo bench --bench compare -- --control-planes  # one request with 1, 10, 100 and 1,000 control planes
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! cargo bench --bench compare -- --peers       # beside HAProxy, kube-rbac-proxy and kube-apiserver
 //! cargo bench --bench compare -- --chart F     # also draws CPU and memory into F, an SVG; also with --sidecar and --peers
@@ -32,6 +34,7 @@
 mod backend;
 mod chart;
 mod cluster;
+mod control_planes;
 mod discovery_documents;
 mod failover;
 mod fake_apiserver;
@@ -44,6 +47,7 @@ mod peers;
 mod reviews;
 mod server;
 mod sidecar;
+mod tracing;
 mod unique_tokens;
 mod watch;
 
@@ -97,6 +101,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("mtls-load") => return mtls_load::main(&arguments[1..]),
         Some("backend") => return backend::main(&arguments[1..]),
+        Some("collector") => return tracing::main(&arguments[1..]),
         Some("cluster") => return cluster::main(&arguments[1..]),
         Some("fake-apiserver") => return fake_apiserver::main(&arguments[1..]),
         Some("unique-tokens") => return unique_tokens::main(&arguments[1..]),
@@ -115,11 +120,16 @@ fn main() {
         chart: value("--chart").map(PathBuf::from),
     };
     let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned()).into();
-    if arguments.iter().any(|argument| argument == "--failover") {
+    let wants = |job: &str| arguments.iter().any(|argument| argument == job);
+    if wants("--failover") {
         return failover::run(&BenchEnvironment::new(narthex), options.seconds);
     }
-    let missing: Vec<_> =
-        ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !fixtures::is_installed(tool)).collect();
+    // These compare Narthex with itself.
+    let tools: &[&str] = match wants("--tracing") || wants("--control-planes") {
+        true => &["h2load", "wrk", "taskset"],
+        false => &["haproxy", "h2load", "wrk", "taskset"],
+    };
+    let missing: Vec<_> = tools.iter().copied().filter(|tool| !fixtures::is_installed(tool)).collect();
     if !missing.is_empty() {
         eprintln!(
             "not found: {}. On Debian: apt-get install haproxy nghttp2-client wrk util-linux",
@@ -128,19 +138,25 @@ fn main() {
         std::process::exit(1);
     }
     let environment = BenchEnvironment::new(narthex);
-    if arguments.iter().any(|argument| argument == "--peers") {
+    if wants("--tracing") {
+        return tracing::compare(&environment, &options);
+    }
+    if wants("--control-planes") {
+        return control_planes::measure(&environment, &options);
+    }
+    if wants("--peers") {
         return peers::compare(&environment, &options);
     }
-    if arguments.iter().any(|argument| argument == "--reviews") {
+    if wants("--reviews") {
         return reviews::compare(&environment, &options);
     }
-    if arguments.iter().any(|argument| argument == "--sidecar") {
+    if wants("--sidecar") {
         return sidecar::compare(&environment, &options);
     }
-    if arguments.iter().any(|argument| argument == "--cluster") {
+    if wants("--cluster") {
         return cluster::compare(&environment, &options);
     }
-    if arguments.iter().any(|argument| argument == "--documents") {
+    if wants("--documents") {
         return discovery_documents::measure(&environment, &options);
     }
     let requests = if options.watches.is_none() { requests(&environment, &options) } else { Panel::default() };

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use crate::admin::{self, AdminToken, ApiServiceReport, StatusReport, StatusSummary};
+use crate::admin::{self, AdminToken, ApiServiceReport, AttentionReport, StatusReport, StatusSummary};
 use crate::konnectivity::report::{AGENT_ROLE, KonnectivityAgentReport, KonnectivityServerReport, SERVER_ROLE};
 use crate::process::WatchedFileContent;
 
@@ -115,6 +115,15 @@ impl StatusCommand {
         };
         Ok((shown, report.summarize(now)))
     }
+
+    /// The command that prints the whole report once.
+    fn one_shot_command(&self) -> String {
+        let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let part = self.part.and_then(|part| name(part.to_possible_value())).map(|part| format!(" {part}"));
+        let form = Some(self.output).filter(|form| *form != StatusFormat::Table);
+        let form = form.and_then(|form| name(form.to_possible_value())).map(|form| format!(" -o {form}"));
+        format!("narthex status{}{}", part.unwrap_or_default(), form.unwrap_or_default())
+    }
 }
 
 /// Fields of the section [`StatusSection::Refusals`].
@@ -200,13 +209,13 @@ fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> Stri
     let rows =
         report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
     table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
-    append_problems(&mut out, report, now);
     out
 }
 
-/// The lines above the tables: summary, version, phase, addresses, failing readiness checks.
+/// The lines above the tables: summary, what needs attention, version, phase, addresses.
 fn heading(report: &StatusReport, now: SystemTime) -> String {
     let mut out = format!("{}\n", replace_control_characters(&report.summarize(now).line()));
+    append_attention(&mut out, &report.attention(now), now);
     let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
     out.push_str(&replace_control_characters(&format!(
         "Narthex {}, {}{ready}, up {}, listening on {}\n",
@@ -224,10 +233,23 @@ fn heading(report: &StatusReport, now: SystemTime) -> String {
     if let Some(storage) = &report.storage {
         out.push_str(&format!("{}\n", replace_control_characters(&storage.describe())));
     }
-    for check in report.unready_checks() {
-        out.push_str(&format!("not ready: {}\n", replace_control_characters(check)));
-    }
     out
+}
+
+/// Appends what needs attention as a list between blank lines; nothing if there is none.
+fn append_attention(out: &mut String, entries: &[AttentionReport], now: SystemTime) {
+    if entries.is_empty() {
+        return;
+    }
+    out.push_str("\nNeeds attention:\n");
+    for AttentionReport { severity, subject, text, since, .. } in entries {
+        // Warnings without an object have the severity as their subject.
+        let subject = if subject == severity { String::new() } else { format!(" {subject}:") };
+        let age = if since.is_empty() { String::new() } else { format!(" (for {})", StatusReport::age(since, now)) };
+        out.push_str(&replace_control_characters(&format!("  {severity}:{subject} {}{age}", text.trim_end())));
+        out.push('\n');
+    }
+    out.push('\n');
 }
 
 /// Appends the table of APIServices, or of the upstreams of a sidecar.
@@ -316,29 +338,6 @@ fn endpoint_table(out: &mut String, report: &StatusReport, traffic: bool) {
     let mut columns = vec![name, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"];
     columns.extend(traffic.then_some(traffic::COLUMNS).into_iter().flatten());
     table(out, &columns, rows.collect());
-}
-
-/// Appends the lists of problems.
-fn append_problems(out: &mut String, report: &StatusReport, now: SystemTime) {
-    certificates::append_expiring(out, report.expiring_certificates(now));
-    for (head, problems) in [
-        ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
-        ("Mistakes in files; the last good content is in use:", &report.file_problems),
-        ("Discovery and OpenAPI documents that could not be fetched or are invalid:", &report.document_problems),
-        ("Warnings:", &report.registry_warnings),
-    ] {
-        append_lines(out, head, problems);
-    }
-}
-
-/// Appends a list with its heading, unless it is empty.
-fn append_lines(out: &mut String, head: &str, lines: &[String]) {
-    if !lines.is_empty() {
-        out.push_str(&format!("\n{head}\n"));
-    }
-    for line in lines {
-        out.push_str(&format!("  {}\n", replace_control_characters(line)));
-    }
 }
 
 /// The tables of refused requests and failed handshakes.
@@ -504,6 +503,7 @@ mod tests {
                 stalled_tunnels: 2,
             }],
             registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
+            registry_warnings: vec!["the backend is not verified".into()],
             log_level: "info".into(),
             ..StatusReport::default()
         }
@@ -515,10 +515,25 @@ mod tests {
 
     #[test]
     fn status_tables_layout() {
+        // What needs attention is at the top, where a terminal of 24 lines shows it.
         assert_eq!(
             tables(&report(), now(), TableColumns::default()),
             "\
 1 of 2 APIServices unavailable; TokenReview failing since 23:58 UTC; 1 mistake in the registry; 1 mistake in files; 2 certificates expire within 30 days, the first in 4d; audit webhook dropped 3 events
+
+Needs attention:
+  failure: v1alpha1.example.narthex.dev: unavailable: MissingEndpoints: no endpoints\u{fffd}[2J (for 30s)
+  failure: TokenReview: calls to 10.0.0.1:443 fail: the API server answered 403 (for 2m)
+  failure: registry: bad.yaml#2: spec.group: missing (the last good state of the object is in use)
+  failure: file: authorization.yaml: authorizers[0].name: needed (the last good content is in use)
+  failure: 10.0.0.3:443: certificate refused: UnknownIssuer
+  warning: certificate: certificate of 10.0.0.1:443, v1alpha1.example.narthex.dev (CN=doors) expires in 4d (2026-11-24T00:00:00Z)
+  warning: certificate: /etc/narthex/serving.crt (CN=gateway) expires in 30d (2026-12-20T00:00:00Z)
+  warning: 10.0.0.2:443: endpoint of v1.example.narthex.dev is ejected
+  warning: 10.0.0.1:443: watch of the registry fails: refused (for 2m)
+  warning: the backend is not verified
+  warning: audit webhook: 3 events dropped, 12 waiting
+
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 authorizers: Webhook guard, RBAC rbac
 registry of 10.0.0.1:443: watch failing for 2m; the last known state is in use (refused); APIService conditions are written by other_1
@@ -543,16 +558,6 @@ SERVER CERTIFICATE   SERVER NAME         USED BY                        SUBJECT 
 
 AUDIT     WAITING   DROPPED
 webhook   12        3
-
-Certificates to replace:
-  certificate of 10.0.0.1:443, v1alpha1.example.narthex.dev (CN=doors) expires in 4d (2026-11-24T00:00:00Z)
-  /etc/narthex/serving.crt (CN=gateway) expires in 30d (2026-12-20T00:00:00Z)
-
-Mistakes in the registry; the last good state of these objects is in use:
-  bad.yaml#2: spec.group: missing
-
-Mistakes in files; the last good content is in use:
-  authorization.yaml: authorizers[0].name: needed
 "
         );
     }
@@ -560,7 +565,7 @@ Mistakes in files; the last good content is in use:
     #[test]
     fn status_wide_shows_endpoints_and_messages_without_escape_sequences() {
         let text = tables(&report(), now(), TableColumns { wide: true, ..TableColumns::default() });
-        assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.matches("no endpoints\u{fffd}[2J").count() == 2 && !text.contains('\u{1b}'), "{text}");
         let discovery = "half-open   stale, 5m ago   all checks passed\n";
         assert!(text.contains(discovery), "{text}");
         assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");

@@ -17,7 +17,7 @@ const SLOW_DIAL: Duration = Duration::from_secs(5);
 
 impl KonnectivityServerReport {
     /// What needs attention at `now`, failures first.
-    pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
+    pub fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
         found.extend(file_failures(&self.file_problems, "the last good content is in use"));
         found.extend(self.missing_agent().map(|text| AttentionReport::failure("agents", "agents", text)));
@@ -40,7 +40,7 @@ impl KonnectivityServerReport {
 
 impl KonnectivityAgentReport {
     /// What needs attention at `now`, failures first.
-    pub(super) fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
+    pub fn attention(&self, now: SystemTime) -> Vec<AttentionReport> {
         let mut found = Vec::from_iter(shutdown(&self.phase));
         found.extend(file_failures(&self.file_problems, "further connections to servers fail"));
         found.extend(self.missing_server().map(|text| AttentionReport::failure("servers", "servers", text)));

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use super::{append_lines, table};
+use super::table;
 use crate::admin::{PeerCertificateReport, StatusReport};
-use crate::tls::{CertificateReport, ExpiringCertificate};
+use crate::tls::CertificateReport;
 
 /// Column titles of the certificates that servers presented.
 pub(super) const COLUMNS: [&str; 6] = ["SERVER CERTIFICATE", "SERVER NAME", "USED BY", "SUBJECT", "ENDS", "REFUSED"];
@@ -23,12 +23,6 @@ pub(super) fn append_configured(out: &mut String, certificates: &[CertificateRep
         row
     };
     table(out, &columns, certificates.iter().map(row).collect());
-}
-
-/// Appends a sentence about each certificate that expires soon.
-pub(super) fn append_expiring(out: &mut String, expiring: Vec<ExpiringCertificate>) {
-    let lines: Vec<String> = expiring.into_iter().map(|one| one.sentence).collect();
-    append_lines(out, "Certificates to replace:", &lines);
 }
 
 /// Rows: certificates that were refused or expire soon, or all; the refused first.

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use super::{append_lines, certificates, replace_control_characters, table};
-use crate::admin::{StatusReport, expiring_certificates, format_bytes};
+use super::{append_attention, certificates, replace_control_characters, table};
+use crate::admin::{AttentionReport, StatusReport, format_bytes};
 use crate::konnectivity::report::{
     FailureReport, KonnectivityAgentReport, KonnectivityServerReport, StalledTunnelReport,
 };
@@ -12,6 +12,8 @@ use crate::konnectivity::report::{
 pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
         &report.summarize(now).line(),
+        &report.attention(now),
+        now,
         &format!(
             "Narthex {}, Konnectivity server {}, {}, up {}, listening on {}",
             report.version,
@@ -21,8 +23,6 @@ pub(super) fn server_tables(report: &KonnectivityServerReport, now: SystemTime, 
             report.listen.join(", "),
         ),
     );
-    append_lines(&mut out, "Mistakes in files; the last good content is in use:", &report.file_problems);
-    certificates::append_expiring(&mut out, expiring_certificates(&report.certificates, now));
     let mut columns =
         vec!["AGENT", "IDENTIFIERS", "STATE", "TUNNELS", "STALLED", "PENDING", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some(["REMOTE", "PROGRAM", "FLOW CONTROL"]).into_iter().flatten());
@@ -71,6 +71,8 @@ pub(super) fn server_refusals(report: &KonnectivityServerReport, now: SystemTime
 pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(
         &report.summarize(now).line(),
+        &report.attention(now),
+        now,
         &format!(
             "Narthex {}, Konnectivity agent {}, {}, up {}, {} to targets, {} pending",
             report.version,
@@ -81,8 +83,6 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             plural(usize::try_from(report.pending_dials).unwrap_or(usize::MAX), "dial"),
         ),
     );
-    append_lines(&mut out, "Mistakes in files; further connections to servers fail:", &report.file_problems);
-    certificates::append_expiring(&mut out, expiring_certificates(&report.certificates, now));
     let mut columns = vec!["SERVER", "ADDRESS", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some("FLOW CONTROL"));
     let rows = report.servers.iter().map(|server| {
@@ -116,8 +116,12 @@ pub(super) fn agent_refusals(report: &KonnectivityAgentReport, now: SystemTime) 
     out
 }
 
-fn heading(summary: &str, process: &str) -> String {
-    format!("{}\n{}\n", replace_control_characters(summary), replace_control_characters(process))
+/// The lines above the tables: summary, what needs attention, the process.
+fn heading(summary: &str, attention: &[AttentionReport], now: SystemTime, process: &str) -> String {
+    let mut out = format!("{}\n", replace_control_characters(summary));
+    append_attention(&mut out, attention, now);
+    out.push_str(&format!("{}\n", replace_control_characters(process)));
+    out
 }
 
 fn stalled_table(out: &mut String, peer: &str, tunnels: &[StalledTunnelReport], now: SystemTime) {
@@ -231,10 +235,15 @@ mod tests {
             server_tables(&report, now(), false),
             "\
 OK: 1 agent, 3 tunnels; 1 certificate expires within 30 days, the first in 5d; 1 tunnel stalled; 1 dial unanswered; dials of 1 target failed; connections from 1 address refused
-Narthex 0.1.0, Konnectivity server server-1, serving, up 60m, listening on /run/front.sock (grpc), 0.0.0.0:8132 (agents)
 
-Certificates to replace:
-  cluster.crt (CN=server) expires in 5d (2026-11-25T00:00:00Z)
+Needs attention:
+  warning: certificate: cluster.crt (CN=server) expires in 5d (2026-11-25T00:00:00Z)
+  warning: 10.1.0.2:443: tunnel 7 of agent node-1: 4.0 MiB wait for the client (for 30s)
+  warning: 10.1.0.1:443: agent node-1 has not answered the dial (for 30s)
+  warning: 10.1.0.3:443: dial failed 2 times at agent node-1, last 30s ago (error_response): dial tcp 10.1.0.3:443:\u{fffd}refused
+  warning: 10.0.0.9: connection of an agent refused, last 30s ago: TLS handshake failed
+
+Narthex 0.1.0, Konnectivity server server-1, serving, up 60m, listening on /run/front.sock (grpc), 0.0.0.0:8132 (agents)
 
 AGENT    IDENTIFIERS   STATE     TUNNELS   STALLED   PENDING   SENT      RECEIVED   SINCE
 node-1   host=node-1   serving   3         1         1         2.0 KiB   5 B        30s

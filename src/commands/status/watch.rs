@@ -103,7 +103,7 @@ impl View<'_> {
         let hidden = lines.len().saturating_sub(height);
         if hidden > 0 && height > 1 {
             lines.truncate(height - 1);
-            lines.push(format!("… {} more lines", hidden + 1));
+            lines.push(format!("… {} more lines: {}", hidden + 1, self.command.one_shot_command()));
         }
         lines.iter().map(|line| replace_control_characters(line).chars().take(width).collect()).collect()
     }
@@ -171,7 +171,9 @@ fn write_all(text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{StatusSection, TableColumns, tables};
     use super::*;
+    use crate::admin::{ApiServiceReport, StatusReport};
 
     #[test]
     fn status_watch_fits_the_terminal_and_keeps_the_last_report() {
@@ -199,6 +201,8 @@ mod tests {
             ]
         );
         assert_eq!(view.screen((6, 4), now), ["127.0.", "", "OK: 1 ", "… 3 mo"]);
+        assert_eq!(view.screen((80, 6), now).last().unwrap(), "line four", "what just fits is not cut");
+        assert_eq!(view.screen((80, 5), now)[3..], ["line two", "… 2 more lines: narthex status"]);
         view.update(Err("cannot connect\u{1b}[2J".into()));
         let lines = view.screen((80, 24), now);
         assert!(
@@ -207,5 +211,49 @@ mod tests {
         );
         assert_eq!(lines[1..4], ["The last report:", "", "OK: 1 APIService"]);
         assert_eq!(view.screen((0, 0), now).len(), 7, "a terminal without a size is no panic");
+        let wide = StatusCommand { output: StatusFormat::Wide, ..command.clone() };
+        let refusals = StatusCommand { part: Some(StatusSection::Refusals), ..command.clone() };
+        assert_eq!(wide.one_shot_command(), "narthex status -o wide");
+        assert_eq!(refusals.one_shot_command(), "narthex status refusals");
+    }
+
+    #[test]
+    fn status_watch_shows_attention_on_a_terminal_of_24_lines() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
+        let service = |number: usize| ApiServiceReport {
+            name: format!("v1.group-{number}.example.com"),
+            available: Some(number != 99),
+            reason: "FailedDiscoveryCheck".to_owned(),
+            ..ApiServiceReport::default()
+        };
+        let report = StatusReport {
+            phase: "serving".into(),
+            apiservices: (0..100).map(service).collect(),
+            document_problems: vec!["v1.group-3.example.com: OpenAPI v3: no answer".into()],
+            ..StatusReport::default()
+        };
+        let command = StatusCommand {
+            part: None,
+            admin_address: "127.0.0.1:6480".into(),
+            output: StatusFormat::Table,
+            fail: false,
+            admin_token_file: None,
+            watch: true,
+            interval: 2,
+        };
+        let mut view = View { command: &command, interval: Duration::from_secs(2), latest: None, failure: None };
+        view.update(Ok((tables(&report, now, TableColumns::default()), report.summarize(now))));
+        let lines = view.screen((80, 24), now);
+        assert_eq!(lines.len(), 24);
+        assert_eq!(
+            lines[4..7],
+            [
+                "Needs attention:",
+                "  failure: v1.group-99.example.com: unavailable: FailedDiscoveryCheck",
+                "  warning: document: v1.group-3.example.com: OpenAPI v3: no answer",
+            ]
+        );
+        // 111 lines: two of the watch, the summary, the list between blank lines, the process, and the table.
+        assert_eq!(lines[23], "… 88 more lines: narthex status");
     }
 }

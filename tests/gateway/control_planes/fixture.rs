@@ -20,9 +20,11 @@ use crate::support::backend::{
 use crate::support::client::{Client, ClientResponse, admin_request, get, read_response};
 use crate::support::fixtures::{CertKeyPair, GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually};
 
-const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The media type of aggregated discovery.
+pub(crate) const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// A control plane: its API server serves one group, and answers other requests with its name and the path.
+/// A control plane: its API server serves one group, and answers other requests with its name and the path. Its
+/// documents have the ETag [`TestControlPlane::ETAG`], which those of all other test control planes have, too.
 pub(crate) struct TestControlPlane {
     pub(crate) name: &'static str,
     pub(crate) server: Backend,
@@ -33,6 +35,8 @@ pub(crate) struct TestControlPlane {
 }
 
 impl TestControlPlane {
+    pub(crate) const ETAG: &str = "\"same\"";
+
     /// Starts the API server, and writes `NAME.kubeconfig`, `NAME-ca.crt`, `NAME-tokens.csv` and the serving certificate
     /// `NAME-serving` for `NAME.example`.
     pub(crate) async fn start(environment: &TestEnvironment, name: &'static str) -> TestControlPlane {
@@ -46,8 +50,16 @@ impl TestControlPlane {
                 kept.lock().unwrap().push(writer);
                 response
             } else {
-                let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap());
-                server_response(name, request.uri().path(), accept)
+                let header = |name: &str| request.headers().get(name).map_or("", |value| value.to_str().unwrap());
+                let path = request.uri().path();
+                match server_document(name, path, header("accept")) {
+                    Some(_) if header("if-none-match") == TestControlPlane::ETAG => json_response(304, ""),
+                    Some(mut response) => {
+                        response.headers_mut().insert("etag", TestControlPlane::ETAG.parse().unwrap());
+                        response
+                    }
+                    None => json_response(200, &answer(name, path).to_string()),
+                }
             };
             async { response }
         })
@@ -120,9 +132,10 @@ pub(crate) fn write_token(environment: &TestEnvironment, name: &str, token: &str
     fs::write(environment.path(&format!("{name}-tokens.csv")), format!("{token},{user},1\n")).unwrap();
 }
 
-fn server_response(name: &str, path: &str, accept: &str) -> BackendResponse {
+/// Discovery and OpenAPI of the API server of a test control plane.
+fn server_document(name: &str, path: &str, accept: &str) -> Option<BackendResponse> {
     let group = format!("{name}.example.com");
-    match path {
+    let document = match path {
         "/api" | "/apis" if accept.contains("as=APIGroupDiscoveryList") => {
             let kind = json!({"group": group, "version": "v1", "kind": "Kind"});
             let groups = json!([{"metadata": {"name": group}, "versions": [{"version": "v1", "freshness": "Current",
@@ -138,8 +151,19 @@ fn server_response(name: &str, path: &str, accept: &str) -> BackendResponse {
             let url = format!("/openapi/v3/apis/{group}/v1?hash=AA");
             json_response(200, &json!({"paths": {format!("apis/{group}/v1"): {"serverRelativeURL": url}}}).to_string())
         }
-        _ => json_response(200, &json!({"server": name, "path": path}).to_string()),
-    }
+        "/openapi/v2" => {
+            let schema = json!({"$ref": format!("#/definitions/com.example.{name}.v1.Kind")});
+            let get = json!({"responses": {"200": {"description": "OK", "schema": schema}}});
+            let kind = json!({"type": "object", "x-kubernetes-group-version-kind":
+                [{"group": group, "version": "v1", "kind": "Kind"}]});
+            let document = json!({"swagger": "2.0", "info": {"title": name, "version": "1"},
+                "paths": {format!("/apis/{group}/v1/kinds"): {"get": get}},
+                "definitions": {format!("com.example.{name}.v1.Kind"): kind}});
+            json_response(200, &document.to_string())
+        }
+        _ => return None,
+    };
+    Some(document)
 }
 
 /// Writes the file of control planes by rename, as tools do.

@@ -1,11 +1,11 @@
-//! Nothing of one control plane is seen through another: documents, caches, metrics, audit.
+//! Nothing of one control plane is seen through another: documents, caches, groups, metrics, audit.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
 use crate::control_planes::fixture::{
-    TestControlPlane, connect, get_with_token, request, start_gateway, wait_for_state,
+    TestControlPlane, connect, get_with_token, request, start_gateway, wait_for_state, write_control_planes,
 };
 use crate::support::client::{Client, admin_request, get};
 use crate::support::fake_collector::FakeCollector;
@@ -165,4 +165,69 @@ async fn control_plane_limits_and_backend_connections_of_its_own() {
         response.assert_failure(503, "ServiceUnavailable");
     }
     wait_for_state(&gateway, "c", "serving").await;
+}
+
+/// Both control planes know the same user, by the same token and the same client CA.
+#[tokio::test(flavor = "multi_thread")]
+async fn control_plane_drops_and_passes_on_groups_by_its_own_rules() {
+    let environment = TestEnvironment::new();
+    let (c, d) = (TestControlPlane::start(&environment, "c").await, TestControlPlane::start(&environment, "d").await);
+    for name in ["c", "d"] {
+        let tokens = "shared,c-admin,1,\"devs,system:masters,internal:x,ops\"\n";
+        fs::write(environment.path(&format!("{name}-tokens.csv")), tokens).unwrap();
+    }
+    fs::copy(environment.path("c-ca.crt"), environment.path("d-ca.crt")).unwrap();
+    let drops = "authenticationDropGroups: ['system:masters', 'internal:*']";
+    let passes_on = "authenticationPassOnGroups: ['system:*', 'internal:*']";
+    // Allowed are everybody at /open, and the group system:masters.
+    let entries = |[of_c, of_d]: [&str; 2]| {
+        let more = |rules| format!(", {rules}, authorizationMode: AlwaysDeny, authorizationAlwaysAllowPaths: [/open]");
+        [c.by_path(&more(of_c)), d.by_path(&more(of_d))]
+    };
+    let dropped = (["devs", "ops", "system:authenticated"].as_slice(), ["devs", "system:authenticated"].as_slice());
+    let passed_on = (
+        ["system:masters", "internal:x", "system:authenticated"].as_slice(),
+        ["system:masters", "system:authenticated"].as_slice(),
+    );
+    let gateway = start_gateway(&environment, &entries([drops, passes_on]), &[]);
+    let token = [("authorization", "Bearer shared")];
+    for protocol in ["http/1.1", "h2"] {
+        let with_token = connect(&environment, &gateway, "localhost", None, protocol).await;
+        let with_certificate = connect(&environment, &gateway, "localhost", Some(&c.admin), protocol).await;
+        // The other way around after a change of the file.
+        for (rules, expected) in
+            [([drops, passes_on], [dropped, passed_on]), ([passes_on, drops], [passed_on, dropped])]
+        {
+            write_control_planes(&environment, &entries(rules));
+            eventually("the rules of both", async || {
+                let mut in_effect = true;
+                for (own, groups) in [&c, &d].into_iter().zip(expected) {
+                    let path = format!("/clusters/{}/open", own.name);
+                    let is_open = request(&with_token, "localhost", &path, &token).await.status == 200;
+                    in_effect &= is_open && own.last_client_request().header_values("x-remote-group") == groups.0;
+                }
+                in_effect.then_some(())
+            })
+            .await;
+            for round in 0..3 {
+                for (own, (of_token, of_certificate)) in [&c, &d].into_iter().zip(expected) {
+                    for (client, headers, groups) in
+                        [(&with_token, token.as_slice(), of_token), (&with_certificate, &[], of_certificate)]
+                    {
+                        let context = format!("{} in round {round} over {protocol} with {rules:?}", own.name);
+                        let path = |path: &str| format!("/clusters/{}{path}", own.name);
+                        let response = request(client, "localhost", &path("/open"), headers).await;
+                        assert_eq!(response.status, 200, "{context}");
+                        let received = own.last_client_request();
+                        assert_eq!(received.header_values("x-remote-user"), ["c-admin"], "{context}");
+                        assert_eq!(received.header_values("x-remote-group"), groups, "{context}");
+                        // What is authorized is the user without the dropped groups.
+                        let response = request(client, "localhost", &path("/api/v1/pods"), headers).await;
+                        let allowed = groups.contains(&"system:masters");
+                        assert_eq!(response.status, if allowed { 200 } else { 403 }, "{context}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -4,6 +4,7 @@ mod backend_isolation;
 mod cached_decisions;
 mod changes;
 mod configuration_errors;
+mod documents;
 mod fixture;
 mod isolation;
 mod many;

@@ -110,13 +110,15 @@ async fn backend_certificate_expired_is_logged_once_and_shown_once() {
     let error_text: Vec<String> = gateway.log_lines().into_iter().filter(|line| line.contains("expired on")).collect();
     assert_eq!(error_text.len(), 1, "{error_text:#?}");
     let shown = run_status(&gateway);
-    assert_eq!(shown.matches("expired on").count(), 1, "{shown}");
+    let attention = shown.lines().filter(|line| line.starts_with("  failure: v1.things.example.com: unavailable: "));
+    assert_eq!(attention.filter(|line| line.contains("expired on")).count(), 1, "{shown}");
+    assert_eq!(shown.matches("expired on").count(), 2, "once in the list, and once in the table: {shown}");
     let endpoint = &row["endpoints"][0];
     assert_eq!((&endpoint["state"], &endpoint["reason"]), (&"unreachable".into(), &"CertificateExpired".into()));
     assert!(shown.contains("unreachable (CertificateExpired)") && shown.contains("0/1"), "{shown}");
     assert_refused(&gateway, address, "CertificateExpired").await;
     // It is not in use, so it is none to be replaced beside what its APIService says.
-    assert!(!shown.contains("Certificates to replace") && shown.contains("REFUSED"), "{shown}");
+    assert!(!shown.contains("warning: certificate: ") && shown.contains("REFUSED"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,7 +57,7 @@ async fn assert_warned(process: &KonnectivityProcess, admin: u16, file: &Path, w
     let line = format!("{working}; 1 certificate expires within 30 days, the first in 5d\n");
     assert!(is_ok && text.starts_with(&line), "{text}");
     let file = file.display();
-    assert!(text.contains(&format!("Certificates to replace:\n  {file} (CN=")), "{text}");
+    assert!(text.contains(&format!("Needs attention:\n  warning: certificate: {file} (CN=")), "{text}");
     let page = get_text(admin, "/").await;
     for part in [
         format!("<a href=\"#certificates\">certificate</a> <span>{file} (CN="),
@@ -151,7 +151,7 @@ async fn konnectivity_server_lists_certificates_of_its_frontend_and_its_kubeconf
     wait_for_expiring(server.admin, &["frontend.crt", "reviewer-client.crt"]).await;
 }
 
-/// Waits until `narthex status` lists these files to be replaced.
+/// Waits until `narthex status` lists these files as expiring.
 async fn wait_for_expiring(admin: u16, files: &[&str]) {
     eventually(&format!("warnings of {files:?}"), async || {
         let (text, _) = narthex_status(admin, &[]);

@@ -92,7 +92,11 @@ async fn konnectivity_status_shows_agents_tunnels_and_refusals() {
     let (text, is_ok) = narthex_status(server.admin, &["--fail"]);
     println!("{text}");
     assert!(is_ok && text.starts_with("OK: 1 agent, 1 tunnel; 1 tunnel stalled; "), "{text}");
-    assert!(text.contains("; dials of 1 target failed; connections from 1 address refused\nNarthex "), "{text}");
+    assert!(
+        text.contains("; dials of 1 target failed; connections from 1 address refused\n\nNeeds attention:\n"),
+        "{text}"
+    );
+    assert!(text.contains("\n  warning: 192.0.2.1:443: dial failed "), "{text}");
     for words in ["Konnectivity server server, serving", "\nAGENT ", "STALLED TUNNEL", "FAILED DIAL", "REFUSED CONN"] {
         assert!(text.contains(words), "{words}: {text}");
     }

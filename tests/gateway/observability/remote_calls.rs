@@ -163,9 +163,9 @@ async fn readiness_requires_reviews_fails_until_a_probe_succeeds() {
         (fixture.readyz().await.0 == 500 && text.contains("SubjectAccessReview failing since")).then_some(())
     })
     .await;
-    // In the verdict and in its row.
+    // In the verdict, in the list of what needs attention, and in its row.
     let status = fixture.run_status();
-    assert_eq!(status.matches("SubjectAccessReview").count(), 2, "{status}");
+    assert_eq!(status.matches("SubjectAccessReview").count(), 3, "{status}");
     assert!(!status.contains("not ready: ") && status.contains(", not ready,"), "{status}");
     fixture.reviewer.set_behavior(default_reply);
     eventually("a probe to succeed", async || (fixture.readyz().await.0 == 200).then_some(())).await;
