@@ -56,6 +56,22 @@ impl KeyPair {
         KeyPair::from_pem(&chain, &key, &place)
     }
 
+    /// As [`KeyPair::load`], for a listener: its peers must be able to parse the certificate.
+    pub fn load_serving(files: &PairFiles) -> Result<KeyPair, Problem> {
+        let pair = KeyPair::load(files)?;
+        match webpki::EndEntityCert::try_from(&pair.chain()[0]) {
+            Ok(_) => Ok(pair),
+            Err(_) => Err(Problem::new(
+                &pair.place,
+                format_args!(
+                    "the certificate ({}) cannot be used: it must be an X.509 version 3 certificate without unknown \
+                     critical extensions",
+                    pair.info.subject
+                ),
+            )),
+        }
+    }
+
     /// Parses and checks a pair in memory; problems name `place`.
     pub fn from_pem(chain: &[u8], key: &[u8], place: &str) -> Result<KeyPair, Problem> {
         let problem = |message: String| Problem::new(place, message);
@@ -77,7 +93,7 @@ impl KeyPair {
             )
         })?;
         // Not `CertifiedKey::from_der`: it refuses a certificate that webpki cannot parse. Version 1, as `openssl x509 -req`
-        // makes it without extensions, serves a client of kube-apiserver.
+        // of OpenSSL before 3.2 makes it, serves a client of kube-apiserver.
         let leaf_key = parse(leaf).map(|certificate| certificate.public_key().raw.to_vec());
         if key.public_key().is_some_and(|public| leaf_key.as_deref() != Ok(public.as_ref())) {
             return Err(problem(format!(
@@ -164,13 +180,23 @@ mod tests {
     use crate::tls::{Authority, CertificateSpec};
 
     #[test]
-    fn key_pair_may_have_a_version_1_certificate() {
+    fn key_pair_of_a_client_may_have_a_version_1_certificate() {
         let authority = Authority::generate("test");
         let issued = authority.issue(&CertificateSpec::client("jane", &[]), SystemTime::now()).unwrap();
         let other = authority.issue(&CertificateSpec::client("jim", &[]), SystemTime::now()).unwrap();
         let old = crate::tls::der::pem("CERTIFICATE", &authority.version_1(&issued));
         let pair = KeyPair::from_pem(old.as_bytes(), issued.key.as_bytes(), "jane").unwrap();
         assert!(pair.info().subject.contains("jane"));
+        // But no listener may.
+        let dir = tempfile::tempdir().unwrap();
+        let files = PairFiles::new(dir.path().join("a.crt"), dir.path().join("a.key"));
+        fs::write(&files.key, &issued.key).unwrap();
+        fs::write(&files.certificate, &old).unwrap();
+        assert!(KeyPair::load(&files).is_ok());
+        let problem = KeyPair::load_serving(&files).err().unwrap();
+        assert!(problem.message.contains("version 3"), "{problem}");
+        fs::write(&files.certificate, &issued.certificate).unwrap();
+        assert!(KeyPair::load_serving(&files).is_ok());
         let problem = KeyPair::from_pem(old.as_bytes(), other.key.as_bytes(), "jane").err().unwrap();
         assert!(problem.message.contains("does not belong"), "{problem}");
     }

@@ -170,7 +170,7 @@ impl ServingMaterial {
             if parts.pairs.contains_key(files) {
                 continue;
             }
-            let pair = problems.collect(KeyPair::load(files)).map(Arc::new);
+            let pair = problems.collect(KeyPair::load_serving(files)).map(Arc::new);
             if let Some(pair) = pair.or_else(|| old.pairs.get(files).cloned()) {
                 warn_unusable_serving_certificate(&pair);
                 parts.pairs.insert(files.clone(), pair);

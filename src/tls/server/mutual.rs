@@ -9,7 +9,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::tls_parameters::TlsParameters;
-use super::{ServingSettings, load_ca_bundle};
+use super::{ServingSettings, load_ca_bundle, warn_unusable_serving_certificate};
 use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter};
 use crate::tls::certificate_in_use::CertificateInUse;
 use crate::tls::key_pair::{KeyPair, PairFiles};
@@ -80,7 +80,7 @@ impl MutualTlsFiles {
 
 fn load(settings: &MutualTlsSettings) -> Result<(Arc<ServerConfig>, Vec<CertificateInUse>), Problems> {
     let mut problems = Problems::default();
-    let pair = problems.collect(KeyPair::load(&settings.pair));
+    let pair = problems.collect(KeyPair::load_serving(&settings.pair));
     let bundle = problems.collect(settings.client_ca.as_ref().map(load_ca_bundle).transpose());
     let parameters = problems.collect(TlsParameters::parse(&ServingSettings {
         min_version: settings.min_version.clone(),
@@ -88,6 +88,7 @@ fn load(settings: &MutualTlsSettings) -> Result<(Arc<ServerConfig>, Vec<Certific
         ..ServingSettings::default()
     }));
     let (Some(pair), Some(bundle), Some(parameters)) = (pair, bundle, parameters) else { return Err(problems) };
+    warn_unusable_serving_certificate(&pair);
     let [certificate_flag, ca_flag] = settings.flags;
     let mut in_use = vec![CertificateInUse::from_pair(&settings.pair, certificate_flag, &pair)];
     if let (Some(file), Some(bundle)) = (&settings.client_ca, &bundle) {
