@@ -32,15 +32,15 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(30);
 
-    /// A connection whose peer is `serve`, with its keepalive. The time at which it found that the peer has stopped.
+    /// Starts the keepalive of a connection to `serve`. Returns after how long it found that the peer has stopped.
     fn start<F: Future<Output = ()> + 'static>(
         interval: Duration,
         serve: impl FnOnce(tokio::io::DuplexStream) -> F,
     ) -> JoinHandle<Duration> {
-        let (ours, theirs) = tokio::io::duplex(64 << 10);
-        spawn_local(serve(theirs));
+        let (client, server) = tokio::io::duplex(64 << 10);
+        spawn_local(serve(server));
         spawn_local(async move {
-            let (call, mut connection) = h2::client::handshake(ours).await.unwrap();
+            let (call, mut connection) = h2::client::handshake(client).await.unwrap();
             let ping_pong = connection.ping_pong();
             spawn_local(async move {
                 let _call = call;
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn keepalive_lets_others_be() {
+    fn keepalive_ignores_peers_that_answer_or_have_ended() {
         run(async {
             let answers = start(INTERVAL, answer_pings);
             // The end of a connection is for its own task to see.

@@ -26,7 +26,7 @@ impl ApiServerKubeconfig {
         let kubeconfig = source.load().map_err(|mut problems| {
             if matches!(source, KubeconfigSource::InCluster) {
                 let message =
-                    "without it, the API server is that of this pod's cluster; outside of a pod, name a kubeconfig";
+                    "the API server is that of this pod's cluster, as no file is named; outside of a pod, name a kubeconfig";
                 problems.0.push(Problem::new(FLAG, message));
             }
             problems

@@ -257,13 +257,12 @@ impl RunningServer {
             let _ = std::fs::remove_file(path);
         }
         let deadline = Instant::now() + self.drain_timeout;
-        // In this order: a dial becomes a tunnel.
-        while self.server.pending_dials() + self.server.open_tunnels() > 0 && Instant::now() < deadline {
+        while self.server.unfinished() != (0, 0) && Instant::now() < deadline {
             sleep(DRAIN_POLL_INTERVAL).await;
         }
-        let (tunnels, pending_dials) = (self.server.open_tunnels(), self.server.pending_dials());
-        if tunnels + pending_dials > 0 {
-            tracing::warn!(tunnels, pending_dials, "graceful shutdown timeout: open tunnels are aborted");
+        let (dials, tunnels) = self.server.unfinished();
+        if (dials, tunnels) != (0, 0) {
+            tracing::warn!(tunnels, dials, "graceful shutdown timeout: open tunnels are aborted");
         }
         self.drainer.advance(ShutdownPhase::TimedOut);
         let _ = timeout(Duration::from_secs(1), join_all(self.threads)).await;

@@ -2,13 +2,13 @@
 
 use std::cell::OnceCell;
 use std::fmt::Display;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
@@ -35,6 +35,8 @@ use crate::observe::metrics::{StreamMetrics, StreamSegment};
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often an agent looks whether a server has announced its end.
 const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Time for a server to end a stream that its agent has ended.
+const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
 const MAX_FRAME_BYTES: u32 = 72 << 10;
@@ -58,7 +60,7 @@ pub(super) struct ServerStream {
     multiplexer: Arc<TunnelMultiplexer>,
     reader: PacketReader,
     send: SendStream<PacketFrame>,
-    call: SendRequest<PacketFrame>,
+    send_request: SendRequest<PacketFrame>,
     _connection: ConnectionTask,
 }
 
@@ -91,7 +93,7 @@ impl ServerStream {
             .initial_connection_window_size(STREAM_WINDOW * 2)
             .max_frame_size(MAX_FRAME_BYTES);
         let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
-        let (call, mut connection) = handshake
+        let (send_request, mut connection) = handshake
             .map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the HTTP/2 handshake"))?
             .map_err(|error| ServerConnectError::http2("HTTP/2 handshake failed", &error))?;
         let ping_pong = connection.ping_pong();
@@ -110,7 +112,8 @@ impl ServerStream {
             }
         });
         let connection = ConnectionTask(driving.abort_handle());
-        let opened = timeout(CALL_TIMEOUT, call_server(call.clone(), authority, metadata, &connection_error)).await;
+        let opened =
+            timeout(CALL_TIMEOUT, call_server(send_request.clone(), authority, metadata, &connection_error)).await;
         let (headers, body, send) =
             opened.map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the call"))??;
         let (server_id, server_count) = read_server(&headers)?;
@@ -122,7 +125,7 @@ impl ServerStream {
             multiplexer: TunnelMultiplexer::new(StreamSide::Agent, windows, metrics),
             reader: PacketReader::counted(body, StreamCounter::of_agent(metrics, StreamSegment::ToAgent)),
             send,
-            call,
+            send_request,
             _connection: connection,
         })
     }
@@ -141,32 +144,44 @@ impl ServerStream {
         allow: Arc<[DestinationPattern]>,
         state: Arc<AgentState>,
     ) -> Result<(), String> {
-        let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, state };
+        let pending_dials = Rc::default();
+        let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, state, pending_dials };
         let closed = ClosingMultiplexer(self.multiplexer.clone());
         let ended = tokio::select! {
             received = receive(&mut self.reader, &context) => received,
-            written = self.multiplexer.write(&mut self.send) => match written {
-                Ok(()) => Err("the server does not read".to_owned()),
-                Err(error) => Err(error.to_string()),
-            },
-            () = server_leaves(&mut self.call, &context) => Ok(()),
+            error = write(&self.multiplexer, &mut self.send) => Err(error),
+            () = finish_after_goaway(&mut self.send_request, &context) => Ok(()),
         };
         drop(closed);
         ended
     }
 }
 
-/// Returns when the server has announced its end (GOAWAY) and no tunnel is left. A server of the reference that was
-/// terminated waits for the end of all streams, up to its grace period.
-async fn server_leaves(call: &mut SendRequest<PacketFrame>, context: &EndpointContext) {
+/// Writes packets until the stream breaks, and why. A stream that is finished is ended after its last packet; its server
+/// then ends it, too.
+async fn write(multiplexer: &TunnelMultiplexer, send: &mut SendStream<PacketFrame>) -> String {
+    match multiplexer.write(send).await {
+        Ok(()) if multiplexer.is_finishing() => match send.send_data(Bytes::new().chain(Bytes::new()), true) {
+            Ok(()) => pending().await,
+            Err(error) => error.to_string(),
+        },
+        Ok(()) => "the server does not read".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Finishes the stream when the server has announced its end (GOAWAY) and no tunnel is left: a server of the reference that
+/// was terminated waits for the end of all streams, up to its grace period. Returns if the server does not end it in time.
+async fn finish_after_goaway(send_request: &mut SendRequest<PacketFrame>, context: &EndpointContext) {
     loop {
         sleep(GOAWAY_POLL_INTERVAL).await;
-        let has_goaway = poll_fn(|cx| Poll::Ready(matches!(call.poll_ready(cx), Poll::Ready(Err(_))))).await;
-        let pending_dials = context.state.metrics.pending_dials.load(Relaxed);
-        if has_goaway && context.multiplexer.open_tunnels() == 0 && pending_dials == 0 {
-            return;
+        let has_goaway = poll_fn(|cx| Poll::Ready(matches!(send_request.poll_ready(cx), Poll::Ready(Err(_))))).await;
+        if has_goaway && context.pending_dials.get() == 0 && context.multiplexer.is_empty() {
+            break;
         }
     }
+    context.multiplexer.finish();
+    sleep(SERVER_END_TIMEOUT).await;
 }
 
 /// Ends the tunnels of a stream, however its task ends.
@@ -194,6 +209,7 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
         match packet {
             Packet::DialRequest { protocol, address, random } => {
                 last_connection += 1;
+                context.pending_dials.set(context.pending_dials.get() + 1);
                 let request = DialRequest { protocol, address, random, connection: last_connection };
                 endpoints.0.spawn_local(serve_endpoint(context.clone(), request));
             }

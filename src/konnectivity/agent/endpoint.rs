@@ -1,7 +1,9 @@
 //! Connections to targets.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub(super) struct EndpointContext {
     /// `--allow-destinations`; empty allows all.
     pub(super) allow: Arc<[DestinationPattern]>,
     pub(super) state: Arc<AgentState>,
+    /// Dials of the stream that are not answered.
+    pub(super) pending_dials: Rc<Cell<usize>>,
 }
 
 /// Connects to a target and relays its data until both sides have closed.
@@ -86,6 +90,7 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     };
     let connection = if opened.is_some() { connection } else { 0 };
     context.multiplexer.send(&Packet::DialResponse { error, connection, random });
+    context.pending_dials.set(context.pending_dials.get() - 1);
     let Some((socket, tunnel)) = opened else { return };
     let _open = CountedEndpoint::new(&context.state, |metrics| &metrics.endpoint_connections);
     drop(pending);

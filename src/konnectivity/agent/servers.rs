@@ -137,7 +137,7 @@ impl KonnectivityAgent {
     fn forget(&mut self, server_id: &str, result: Result<(), String>) {
         self.state.remove_server(server_id);
         match result {
-            Ok(()) => tracing::info!(server = server_id, "server ended the connection"),
+            Ok(()) => tracing::info!(server = server_id, "connection to a server ended"),
             Err(error) => {
                 tracing::warn!(server = server_id, error, "connection to a server broke");
                 let error = format!("connection to server {server_id} broke: {error}");

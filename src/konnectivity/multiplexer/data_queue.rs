@@ -10,7 +10,7 @@ const MIN_SHARED_BYTES: usize = 8 << 10;
 /// Size of the buffer that small pieces are copied to.
 const COPY_BUFFER_BYTES: usize = 16 << 10;
 
-/// A queue of bytes. What it holds in memory is in proportion to them, whatever the size of the pieces.
+/// A queue of bytes. It holds twice as many in memory at most, beside the buffers of pieces that are not copied.
 #[derive(Default)]
 pub(super) struct DataQueue {
     pieces: VecDeque<Bytes>,
@@ -123,11 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn data_queue_shares_large_pieces_and_a_first_one() {
-        for size in [1, MIN_SHARED_BYTES] {
-            let (mut queue, data) = (DataQueue::default(), Bytes::from(vec![7; size]));
-            queue.push(data.clone());
-            assert_eq!(queue.pop(usize::MAX).unwrap().as_ptr(), data.as_ptr());
+    fn data_queue_keeps_no_buffer_for_small_pieces() {
+        let buffer = Bytes::from(vec![7; 64 << 10]);
+        let is_shared = |piece: &Bytes| buffer.as_ptr_range().contains(&piece.as_ptr());
+        let mut queue = DataQueue::default();
+        for at in 0..60 {
+            queue.push(buffer.slice(at * 1024..(at + 1) * 1024));
         }
+        // The first alone does not wait behind another.
+        assert_eq!(queue.pieces.iter().filter(|piece| is_shared(piece)).count(), 1);
+        queue.push(buffer.slice(..MIN_SHARED_BYTES));
+        assert!(is_shared(queue.pieces.back().unwrap()));
     }
 }

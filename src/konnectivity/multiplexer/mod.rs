@@ -217,6 +217,25 @@ impl TunnelMultiplexer {
         self.state.lock().close();
     }
 
+    /// Sends what waits, then no more: [`TunnelMultiplexer::write`] returns once no tunnel is left.
+    pub(super) fn finish(&self) {
+        self.state.lock().finish();
+    }
+
+    pub(super) fn is_finishing(&self) -> bool {
+        self.state.lock().is_finishing
+    }
+
+    /// Number of tunnels, with those that the peer has closed and whose data waits for its reader.
+    pub(super) fn unfinished_tunnels(&self) -> usize {
+        self.state.lock().tunnels.len()
+    }
+
+    /// Whether there is no tunnel, and no packet waits for the stream.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().is_empty()
+    }
+
     /// Number of open tunnels.
     pub(super) fn open_tunnels(&self) -> usize {
         self.state.lock().open_tunnels()
@@ -286,7 +305,7 @@ impl TunnelMultiplexer {
         }
     }
 
-    /// The next frame for the peer; `None` when the stream is closed.
+    /// The next frame for the peer; `None` when the stream is closed or finished.
     fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<PacketFrame>> {
         let mut state = self.state.lock();
         if let Some(packet) = state.control.pop_front() {
@@ -296,14 +315,14 @@ impl TunnelMultiplexer {
             let head = Bytes::from(encode_data_head(connection, data.len(), 0));
             return Poll::Ready(Some(head.chain(data)));
         }
-        if state.is_closed {
+        if state.is_closed || state.is_finishing && state.is_empty() {
             return Poll::Ready(None);
         }
         state.stream_writer = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Writes packets until the stream is closed or fails.
+    /// Writes packets until the stream is closed, is finished or fails.
     pub(super) async fn write(&self, send: &mut SendStream<PacketFrame>) -> Result<(), h2::Error> {
         while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
             if let Err(error) = send_frame(send, frame).await {

@@ -29,6 +29,8 @@ pub(super) struct MultiplexerState {
     closing: HashSet<i64>,
     pub(super) stream_writer: Option<Waker>,
     pub(super) is_closed: bool,
+    /// No packet is sent after those that wait and those of the tunnels that there are.
+    pub(super) is_finishing: bool,
     /// Data sent to and received from the peer.
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
@@ -124,6 +126,7 @@ impl MultiplexerState {
             closing: HashSet::new(),
             stream_writer: None,
             is_closed: false,
+            is_finishing: false,
             sent_bytes: 0,
             received_bytes: 0,
         }
@@ -154,7 +157,7 @@ impl MultiplexerState {
         self.closing.contains(&connection)
     }
 
-    /// The close of a connection is confirmed, or its id is used again. False if it was not closing.
+    /// Forgets a connection whose close is confirmed, or whose id is used again. False if it was not closing.
     pub(super) fn end_closing(&mut self, connection: i64) -> bool {
         self.closing.remove(&connection)
     }
@@ -214,6 +217,15 @@ impl MultiplexerState {
             tunnel.close(String::new());
         }
         self.wake_stream_writer();
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.is_finishing = true;
+        self.wake_stream_writer();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tunnels.is_empty() && self.control.is_empty()
     }
 
     pub(super) fn open_tunnels(&self) -> usize {

@@ -62,7 +62,10 @@ where
         Err(_) => {
             let problem = format!("no HTTP/2 preface within {HANDSHAKE_TIMEOUT:?}");
             server.record_refused_connection("agent", remote, &problem);
-            return tracing::warn!(%remote, "connection of an agent closed: {problem}");
+            if server.silence_log.is_due() {
+                tracing::warn!(%remote, "connection of an agent closed: {problem}; logged once a second");
+            }
+            return;
         }
     };
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.keepalive));

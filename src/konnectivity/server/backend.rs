@@ -213,9 +213,8 @@ impl Backend {
     }
 
     fn dial_response(&self, error: String, connection: i64, random: i64) {
-        let mut pending = self.pending.lock();
-        let Some(waiting) = pending.waiting.remove(&random) else {
-            drop(pending);
+        let waiting = self.pending.lock().waiting.remove(&random);
+        let Some(waiting) = waiting else {
             // Canceled meanwhile.
             self.metrics.record_dial_failure(KonnectivityDialFailure::UnrecognizedResponse);
             if connection != 0 {
@@ -223,14 +222,12 @@ impl Backend {
             }
             return;
         };
-        // The tunnel exists before the next packet is read, which may be its data. The lock is held, so that whoever counts
-        // dials and then tunnels does not miss it.
+        // The tunnel exists before the next packet is read, which may be its data.
         let result = match self.multiplexer.open(connection, &waiting.address) {
             _ if !error.is_empty() => Err(error),
             Some(tunnel) => Ok(tunnel),
             None => Err(format!("the agent names an invalid connection {connection}")),
         };
-        drop(pending);
         // If nobody waits any more, the tunnel is dropped and so closed.
         let _ = waiting.response.send(result);
     }

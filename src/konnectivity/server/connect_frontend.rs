@@ -38,6 +38,7 @@ where
 {
     let _open = server.count_frontend(FrontendKind::HttpConnect);
     let mut buffer = BytesMut::new();
+    let mut is_first = true;
     loop {
         match timeout(HEAD_TIMEOUT, read_request(&mut socket, &mut buffer)).await {
             // Boxed: a connection without a request holds no memory of a tunnel.
@@ -50,6 +51,7 @@ where
                     "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {}\r\n\r\n{BODY}",
                     BODY.len()
                 );
+                is_first = false;
                 // A request with a body ends the connection: the body is not read.
                 if socket.write_all(head.as_bytes()).await.is_err() || socket.flush().await.is_err() || body_bytes {
                     return ConnectEnd::Closed;
@@ -65,7 +67,11 @@ where
             }
             Ok(ConnectRequest::End) => return ConnectEnd::Closed,
             Err(_) => {
-                tracing::warn!("connection of a frontend closed: no request within {HEAD_TIMEOUT:?}");
+                if is_first && server.silence_log.is_due() {
+                    tracing::warn!(
+                        "connection of a frontend closed: no request within {HEAD_TIMEOUT:?}; logged once a second"
+                    );
+                }
                 return ConnectEnd::Closed;
             }
         }
@@ -77,6 +83,7 @@ where
     S: AsyncRead + AsyncWrite + PeerState + Unpin,
 {
     let mut early = early;
+    let unanswered = server.count_unanswered_client();
     let dialed = {
         let dial = server.dial("tcp", address);
         let mut dial = std::pin::pin!(dial);
@@ -104,6 +111,7 @@ where
         server.metrics.record_dial_failure(KonnectivityDialFailure::SendResponse);
         return ConnectEnd::Closed;
     }
+    drop(unanswered);
     let _timer = server.time_connection();
     let early = early.freeze();
     tunnel.send(if early.len() < 1024 { Bytes::copy_from_slice(&early) } else { early });

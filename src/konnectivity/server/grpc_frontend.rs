@@ -61,7 +61,12 @@ where
         }
         Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend failed"),
         Err(_) => {
-            return tracing::warn!("connection of a frontend closed: no HTTP/2 preface within {HANDSHAKE_TIMEOUT:?}");
+            if server.silence_log.is_due() {
+                tracing::warn!(
+                    "connection of a frontend closed: no HTTP/2 preface within {HANDSHAKE_TIMEOUT:?}; logged once a second"
+                );
+            }
+            return;
         }
     };
     // Boxed: a connection without an HTTP/2 preface holds no memory of calls.
@@ -218,6 +223,7 @@ impl ProxyCall<'_> {
         random: i64,
     ) -> Result<Option<MultiplexedTunnel>, CallBroken> {
         let server = self.server;
+        let _unanswered = server.count_unanswered_client();
         let mut dial = std::pin::pin!(server.dial(protocol, address));
         let dialed = loop {
             tokio::select! {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::agent_token::AgentTokens;
 use super::backend::TunnelDialFailure;
 use super::backend_set::{BackendSet, ProxyStrategy};
+use crate::decision_cache::LogThrottle;
 use crate::egress::DestinationPattern;
 use crate::konnectivity::MAX_ADDRESS_BYTES;
 use crate::konnectivity::destinations::check_destination;
@@ -59,6 +60,10 @@ pub struct KonnectivityServer {
     grpc_streams: AtomicU64,
     http_connections: AtomicU64,
     agent_streams: AtomicU64,
+    /// Clients with a dial and without its response.
+    unanswered_clients: AtomicU64,
+    /// For clients and agents that connect and say nothing.
+    pub(super) silence_log: LogThrottle,
     is_draining: AtomicBool,
     started: SystemTime,
     failed_dials: RecentFailures,
@@ -120,6 +125,8 @@ impl KonnectivityServer {
             grpc_streams: AtomicU64::new(0),
             http_connections: AtomicU64::new(0),
             agent_streams: AtomicU64::new(0),
+            unanswered_clients: AtomicU64::new(0),
+            silence_log: LogThrottle::default(),
             is_draining: AtomicBool::new(false),
             started: SystemTime::now(),
             failed_dials: RecentFailures::default(),
@@ -263,14 +270,22 @@ impl KonnectivityServer {
         }
     }
 
+    /// Number of dials whose client has no response, and of tunnels whose client has not got everything.
+    pub fn unfinished(&self) -> (u64, usize) {
+        // In this order: a dial becomes a tunnel before its client has the response.
+        let dials = self.unanswered_clients.load(Relaxed);
+        let tunnels = self.backends.all().iter().map(|backend| backend.multiplexer.unfinished_tunnels()).sum();
+        (dials, tunnels)
+    }
+
+    /// Counts a client until it has the response to its dial.
+    pub(super) fn count_unanswered_client(&self) -> OpenCount<'_> {
+        count(&self.unanswered_clients)
+    }
+
     /// Number of open tunnels.
     pub fn open_tunnels(&self) -> usize {
         self.backends.all().iter().map(|backend| backend.multiplexer.open_tunnels()).sum()
-    }
-
-    /// Number of dials that no agent has answered.
-    pub fn pending_dials(&self) -> usize {
-        self.backends.all().iter().map(|backend| backend.pending_dials()).sum()
     }
 
     /// The metrics in Prometheus text format, with the names of the reference.
@@ -281,7 +296,7 @@ impl KonnectivityServer {
         let [from, to] = full.fold([0, 0], |sum, count| [sum[0] + count[0], sum[1] + count[1]]);
         let gauges = KonnectivityServerGauges {
             ready_backends: strategies.map(|it| (it.as_str(), self.backends.count(*it) as u64)).collect(),
-            pending_dials: self.pending_dials() as u64,
+            pending_dials: backends.iter().map(|backend| backend.pending_dials() as u64).sum(),
             established_connections: self.open_tunnels() as u64,
             proxy_streams: self.grpc_streams.load(Relaxed),
             connect_streams: self.agent_streams.load(Relaxed),

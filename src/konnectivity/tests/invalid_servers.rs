@@ -1,14 +1,16 @@
 //! Servers that send an agent what the reference's does not: the connection, or the stream, alone is affected.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use h2::SendStream;
 use http::Response;
-use tokio::io::DuplexStream;
-use tokio::sync::oneshot;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{WAIT, echo_target, run};
+use super::{WAIT, echo_target, run, target};
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::agent::test_support::{TestAgent, connect_agent};
 use crate::konnectivity::packet_reader::PacketReader;
@@ -18,16 +20,19 @@ struct RawServer {
     send: SendStream<Bytes>,
     reader: PacketReader,
     agent: TestAgent,
+    /// Announces the end of the server.
+    goaway: Rc<Notify>,
 }
 
 impl RawServer {
     async fn start() -> RawServer {
         let (ours, theirs) = tokio::io::duplex(256 << 10);
         let (opened, call) = oneshot::channel();
-        let serving = spawn_local(serve(theirs, opened));
+        let goaway = Rc::<Notify>::default();
+        let serving = spawn_local(serve(theirs, opened, goaway.clone()));
         let agent = connect_agent(ours, "a", "", serving).await;
         let (send, reader) = timeout(WAIT, call).await.unwrap().unwrap();
-        RawServer { send, reader, agent }
+        RawServer { send, reader, agent, goaway }
     }
 
     fn send(&mut self, packet: &Packet) {
@@ -67,7 +72,7 @@ impl RawServer {
     }
 }
 
-async fn serve(stream: DuplexStream, opened: oneshot::Sender<(SendStream<Bytes>, PacketReader)>) {
+async fn serve(stream: DuplexStream, opened: oneshot::Sender<(SendStream<Bytes>, PacketReader)>, goaway: Rc<Notify>) {
     let mut builder = h2::server::Builder::new();
     builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 20);
     let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
@@ -75,7 +80,15 @@ async fn serve(stream: DuplexStream, opened: oneshot::Sender<(SendStream<Bytes>,
     let head = Response::builder().header("serverid", "server").header("servercount", "1").body(()).unwrap();
     let send = respond.send_response(head, false).unwrap();
     let _ = opened.send((send, PacketReader::new(request.into_body())));
-    while let Some(Ok(_)) = connection.accept().await {}
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok(_)) => {}
+                _ => return,
+            },
+            () = goaway.notified() => connection.graceful_shutdown(),
+        }
+    }
 }
 
 #[test]
@@ -148,5 +161,36 @@ fn agent_leaves_a_stream_whose_content_is_no_packet() {
             server.send.send_data(content, is_last).unwrap();
             server.wait_for_end().await;
         }
+    });
+}
+
+/// A server that was terminated waits for the end of the stream. Until the server has read it, data waits in the agent.
+#[test]
+fn agent_leaves_after_goaway_when_everything_is_sent() {
+    run(async {
+        // More than the window of the stream by less than one packet: it waits outside of the tunnel's queue.
+        const LENGTH: usize = (1 << 20) + (30 << 10);
+        let source = target(async |mut socket| {
+            let _ = socket.write_all(&vec![7; LENGTH]).await;
+        });
+        let source = source.await.0.to_string();
+        let mut server = RawServer::start().await;
+        let idle = server.dial("tcp", &echo_target().await.to_string(), 1).await.unwrap();
+        let connection = server.dial("tcp", &source, 2).await.unwrap();
+        server.goaway.notify_one();
+        server.send(&Packet::CloseRequest { connection: idle });
+        // The agent has looked several times by now.
+        sleep(std::time::Duration::from_secs(2)).await;
+        assert!(!server.agent.has_ended());
+        let (mut received, mut closed) = (0, Vec::new());
+        while let Some(packet) = timeout(WAIT, server.reader.next()).await.expect("a packet, or the end").unwrap() {
+            match packet {
+                Packet::Data { connection: from, data } if from == connection => received += data.len(),
+                Packet::CloseResponse { connection, .. } => closed.push(connection),
+                other => panic!("{other:?}"),
+            }
+        }
+        closed.sort_unstable();
+        assert_eq!((received, closed), (LENGTH, vec![idle, connection]));
     });
 }

@@ -167,7 +167,9 @@ impl Packet {
         };
         Ok(if let Some(data) = of(kind::DATA) {
             let bytes = data.bytes[3];
-            let bytes = if bytes.is_empty() { Bytes::new() } else { message.slice_ref(bytes) };
+            // Data that waits must not hold a message that is mostly something else.
+            let is_copied = bytes.len() * 2 < message.len();
+            let bytes = if is_copied { Bytes::copy_from_slice(bytes) } else { message.slice_ref(bytes) };
             Packet::Data { connection: data.numbers[1], data: bytes }
         } else if let Some(dial) = of(kind::DIAL_RESPONSE) {
             Packet::DialResponse { error: dial.text(1), connection: dial.numbers[2], random: dial.numbers[3] }
@@ -360,6 +362,19 @@ mod tests {
             Packet::Unknown(66),
             Packet::Unknown(-1),
         ]
+    }
+
+    #[test]
+    fn data_of_a_padded_message_does_not_hold_the_message() {
+        let mut message =
+            Packet::Data { connection: 5, data: Bytes::from(vec![7; 1000]) }.encode_frame().slice(5..).to_vec();
+        // An unknown field of 2,000 bytes.
+        message.extend_from_slice(&[0xfa, 0x01, 0xd0, 0x0f]);
+        message.extend_from_slice(&[0; 2000]);
+        let message = Bytes::from(message);
+        let Ok(Packet::Data { connection: 5, data }) = Packet::decode(&message) else { panic!() };
+        assert_eq!(data, [7; 1000][..]);
+        assert!(!message.as_ptr_range().contains(&data.as_ptr()));
     }
 
     #[test]
