@@ -7,7 +7,7 @@ use narthex::egress::proxy::konnectivity::KonnectivityClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::konnectivity::fixture::{
     AgentProcess, ServerProcess, check_connect, free_port, new_environment, start_echo, unanswered_address,
@@ -69,24 +69,31 @@ async fn konnectivity_server_without_a_grace_period_ends_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_grace_periods_expire() {
     let environment = new_environment();
-    let grace = "--graceful-shutdown-timeout=1s";
+    const GRACE: Duration = Duration::from_secs(3);
+    let grace = "--graceful-shutdown-timeout=3s";
     let mut server = start_server(&environment, "http-connect", &[grace]).await;
     let mut agent = AgentProcess::start(&environment, "a", server.agent_port, &[grace]);
     server.wait_for_agents(1).await;
     let echo = start_echo();
     // The agent first: the server goes on.
     let mut tunnel = connect(&server.socket, echo).await;
+    let began = Instant::now();
     agent.process.signal("TERM");
+    agent.process.wait_for_log(&["shutting down"]).await;
     check_echo(&mut tunnel).await;
     wait_for_end(&mut tunnel).await;
+    assert!(began.elapsed() >= GRACE, "the tunnel ends after {:?}", began.elapsed());
     assert_eq!(agent.process.exit_code().await, Some(0));
     agent.process.wait_for_log(&["drain timeout: open connections are aborted", "connections=1"]).await;
     let _agent = AgentProcess::start(&environment, "b", server.agent_port, &[]);
     server.wait_for_agents(1).await;
     let mut tunnel = connect(&server.socket, echo).await;
+    let began = Instant::now();
     server.process.signal("TERM");
+    server.process.wait_for_log(&["shutting down"]).await;
     check_echo(&mut tunnel).await;
     wait_for_end(&mut tunnel).await;
+    assert!(began.elapsed() >= GRACE, "the tunnel ends after {:?}", began.elapsed());
     assert_eq!(server.process.exit_code().await, Some(0));
     server.process.wait_for_log(&["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"]).await;
 }

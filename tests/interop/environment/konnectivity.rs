@@ -226,9 +226,11 @@ impl Konnectivity {
             "--admin-bind-address=127.0.0.1".to_owned(),
             "--server-id=server".to_owned(),
             "--server-count=1".to_owned(),
-            "--graceful-shutdown-timeout=30s".to_owned(),
             "--v=0".to_owned(),
         ]);
+        if pair.has_own_server || reference_version().is_none_or(|version| version >= (0, 36)) {
+            arguments.push("--graceful-shutdown-timeout=30s".to_owned());
+        }
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         match &tokens {
             None => arguments.push(format!("--cluster-ca-cert={}", cluster_authority.file.display())),

@@ -20,7 +20,7 @@ const PENDING_DIALS: &str = "konnectivity_network_proxy_server_pending_backend_d
 const AGENT_DIALS: &str = "konnectivity_network_proxy_agent_dial_duration_seconds_count";
 const AGENT_CONNECTIONS: &str = "konnectivity_network_proxy_agent_open_endpoint_connections";
 
-/// What holds up for this long holds up for ever.
+/// A tunnel that is held up for this long is taken to be held up for ever.
 const FOR_EVER: Duration = Duration::from_secs(10);
 /// For everything that is no defect.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl Observation {
         Observation { is_defect, text: text.into() }
     }
 
-    /// Of attempts of which each should be complete.
+    /// Of [`ATTEMPTS`]; a defect if one is not complete.
     fn of_attempts(complete: usize) -> Observation {
         Observation::new(complete < ATTEMPTS, format!("{complete} of {ATTEMPTS} complete"))
     }
@@ -235,20 +235,26 @@ pub(super) fn b6_half_closed_request(environment: &TestEnvironment) {
 pub(super) fn b7_client_that_leaves_during_a_dial(environment: &TestEnvironment) {
     let expected = [Remains, Gone, Remains, Gone];
     check(environment, "B7", KonnectivityMode::ConnectUnix, expected, async |konnectivity| {
-        let target = Blackhole::new();
-        let mut client = UnixStream::connect(&konnectivity.socket).await.unwrap();
-        client.write_all(format!("CONNECT {} HTTP/1.1\r\n\r\n", target.address).as_bytes()).await.unwrap();
-        wait_for_pending_dial(konnectivity);
-        drop(client);
-        // The server has seen it.
-        sleep(Duration::from_secs(1)).await;
-        target.open();
         let agent = &konnectivity.agents[0];
-        // A dial lasts five seconds at most. It succeeds when the system asks the target again.
-        eventually("the dial to succeed", || match agent.count(AGENT_DIALS) {
-            0.0 => Err("not yet".to_owned()),
-            _ => Ok(()),
-        });
+        // A dial lasts five seconds at most, and the system asks the target after one and three. A busy machine may need
+        // another attempt.
+        let succeeds = async || {
+            let target = Blackhole::new();
+            let mut client = UnixStream::connect(&konnectivity.socket).await.unwrap();
+            client.write_all(format!("CONNECT {} HTTP/1.1\r\n\r\n", target.address).as_bytes()).await.unwrap();
+            wait_for_pending_dial(konnectivity);
+            drop(client);
+            // The server has seen it.
+            sleep(Duration::from_millis(500)).await;
+            target.open();
+            let dialed = retry(Duration::from_secs(6), || match agent.count(AGENT_DIALS) {
+                0.0 => Err("no dial has succeeded".to_owned()),
+                _ => Ok(()),
+            });
+            dialed.is_ok()
+        };
+        let is_dialed = succeeds().await || succeeds().await || succeeds().await;
+        assert!(is_dialed, "no dial succeeds after its client has left");
         let left = retry(FOR_EVER, || match agent.count(AGENT_CONNECTIONS) {
             0.0 => Ok(()),
             open => Err(format!("{open}")),
@@ -350,10 +356,11 @@ pub(super) fn b12_refused_agent(environment: &TestEnvironment) {
         let agent = &konnectivity.agents[0].process;
         let line = eventually("the agent to say why", || {
             let log = agent.log();
-            let said = log.lines().find(|line| line.contains(MISLEADING) || line.contains("token"));
-            said.map(str::to_owned).ok_or(log)
+            let reason = "the server refuses the agent with gRPC status";
+            let line = log.lines().find(|line| line.contains(MISLEADING) || line.contains(reason));
+            line.map(str::to_owned).ok_or(log)
         });
-        Observation::new(line.contains(MISLEADING), line)
+        Observation::new(agent.log().contains(MISLEADING), line)
     });
 }
 
@@ -399,6 +406,7 @@ pub(super) fn b14_agents_of_one_id(environment: &TestEnvironment) {
         for tunnel in &mut tunnels {
             alive += usize::from(matches!(timeout(FOR_EVER, echo(tunnel)).await, Ok(Ok(()))));
         }
+        assert!(dialed > ATTEMPTS / 2, "{dialed} of {ATTEMPTS} dials after the first agent has ended");
         let expected = dialed + carried;
         let text =
             format!("{alive} tunnels of {expected} of the second agent are alive, {carried} before the first ended");
