@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::control_planes::fixture::{
-    TestControlPlane, connect, flag, get_with_token, open, start_gateway, status_of, wait_for_state,
+    TestControlPlane, connect, flag, get_with_token, open, start_gateway, start_two, status_of, wait_for_state,
     write_control_planes, write_kubeconfig, write_token,
 };
 use crate::relay::upgrades::{RawUpgrade, WEBSOCKET};
@@ -284,10 +284,7 @@ async fn groups(client: &Client, name: &str) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_documents_on_disk_are_of_one_control_plane_and_backend() {
     let environment = TestEnvironment::new();
-    let (c, d) = (TestControlPlane::start(&environment, "c").await, TestControlPlane::start(&environment, "d").await);
-    for name in ["c", "d"] {
-        write_token(&environment, name, "shared", "alice");
-    }
+    let (c, d) = start_two(&environment).await;
     let entries = [c.by_path(""), d.by_path("")];
     let mut gateway = start_gateway(&environment, &entries, &[]);
     let client = connect(&environment, &gateway, "localhost", None, "h2").await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::control_planes::fixture::{TestControlPlane, V2, connect, request, start_gateway, write_token};
+use crate::control_planes::fixture::{TestControlPlane, V2, connect, request, start_gateway, start_two};
 use crate::support::client::{Client, ClientResponse};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
@@ -38,10 +38,7 @@ fn groups(response: &ClientResponse) -> BTreeSet<&'static str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_discovery_and_openapi_etags_of_one_never_match_another() {
     let environment = TestEnvironment::new();
-    let (c, d) = (TestControlPlane::start(&environment, "c").await, TestControlPlane::start(&environment, "d").await);
-    for name in ["c", "d"] {
-        write_token(&environment, name, "shared", "alice");
-    }
+    let (c, d) = start_two(&environment).await;
     let gateway = start_gateway(&environment, &[c.by_path(""), d.by_path("")], &[]);
     let own_group = |name: &str| if name == "c" { "c.example.com" } else { "d.example.com" };
     for protocol in ["http/1.1", "h2"] {
@@ -100,10 +97,7 @@ async fn control_plane_discovery_and_openapi_etags_of_one_never_match_another() 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_openapi_v2_has_definitions_of_its_own_server_alone() {
     let environment = TestEnvironment::new();
-    let (c, d) = (TestControlPlane::start(&environment, "c").await, TestControlPlane::start(&environment, "d").await);
-    for name in ["c", "d"] {
-        write_token(&environment, name, "shared", "alice");
-    }
+    let (c, d) = start_two(&environment).await;
     let gateway = start_gateway(&environment, &[c.by_path(""), d.by_path("")], &[]);
     let client = connect(&environment, &gateway, "localhost", None, "h2").await;
     let document = ("/openapi/v2", "application/json");

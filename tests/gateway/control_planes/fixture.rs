@@ -127,6 +127,15 @@ pub(crate) fn write_kubeconfig(environment: &TestEnvironment, name: &str, addres
     fs::write(environment.path(&format!("{name}.kubeconfig")), kubeconfig.to_string()).unwrap();
 }
 
+/// Starts the control planes `c` and `d`. In both, the token `shared` is that of alice.
+pub(crate) async fn start_two(environment: &TestEnvironment) -> (TestControlPlane, TestControlPlane) {
+    let planes = (TestControlPlane::start(environment, "c").await, TestControlPlane::start(environment, "d").await);
+    for name in ["c", "d"] {
+        write_token(environment, name, "shared", "alice");
+    }
+    planes
+}
+
 /// Writes `NAME-tokens.csv` with one token, which is this user's.
 pub(crate) fn write_token(environment: &TestEnvironment, name: &str, token: &str, user: &str) {
     fs::write(environment.path(&format!("{name}-tokens.csv")), format!("{token},{user},1\n")).unwrap();

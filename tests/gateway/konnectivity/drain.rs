@@ -10,7 +10,8 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use crate::konnectivity::fixture::{
-    AgentProcess, ServerProcess, check_connect, free_port, new_environment, start_echo, unanswered_address,
+    AgentProcess, KonnectivityProcess, ServerProcess, check_connect, free_port, new_environment, start_echo,
+    unanswered_address,
 };
 use crate::konnectivity::status::status_json;
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
@@ -66,6 +67,18 @@ async fn konnectivity_server_without_a_grace_period_ends_at_once() {
     server.process.wait_for_log(&["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"]).await;
 }
 
+/// Terminates a process with a grace period of `grace` and the open `tunnel`, which it aborts at its end.
+async fn check_grace_period(process: &mut KonnectivityProcess, tunnel: &mut UnixStream, grace: Duration, log: &[&str]) {
+    let began = Instant::now();
+    process.signal("TERM");
+    process.wait_for_log(&["shutting down"]).await;
+    check_echo(tunnel).await;
+    wait_for_end(tunnel).await;
+    assert!(began.elapsed() >= grace, "the tunnel ends after {:?}", began.elapsed());
+    assert_eq!(process.exit_code().await, Some(0));
+    process.wait_for_log(log).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_grace_periods_expire() {
     let environment = new_environment();
@@ -77,25 +90,13 @@ async fn konnectivity_grace_periods_expire() {
     let echo = start_echo();
     // The agent first: the server goes on.
     let mut tunnel = connect(&server.socket, echo).await;
-    let began = Instant::now();
-    agent.process.signal("TERM");
-    agent.process.wait_for_log(&["shutting down"]).await;
-    check_echo(&mut tunnel).await;
-    wait_for_end(&mut tunnel).await;
-    assert!(began.elapsed() >= GRACE, "the tunnel ends after {:?}", began.elapsed());
-    assert_eq!(agent.process.exit_code().await, Some(0));
-    agent.process.wait_for_log(&["drain timeout: open connections are aborted", "connections=1"]).await;
+    let log = ["drain timeout: open connections are aborted", "connections=1"];
+    check_grace_period(&mut agent.process, &mut tunnel, GRACE, &log).await;
     let _agent = AgentProcess::start(&environment, "b", server.agent_port, &[]);
     server.wait_for_agents(1).await;
     let mut tunnel = connect(&server.socket, echo).await;
-    let began = Instant::now();
-    server.process.signal("TERM");
-    server.process.wait_for_log(&["shutting down"]).await;
-    check_echo(&mut tunnel).await;
-    wait_for_end(&mut tunnel).await;
-    assert!(began.elapsed() >= GRACE, "the tunnel ends after {:?}", began.elapsed());
-    assert_eq!(server.process.exit_code().await, Some(0));
-    server.process.wait_for_log(&["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"]).await;
+    let log = ["graceful shutdown timeout: open tunnels are aborted", "tunnels=1"];
+    check_grace_period(&mut server.process, &mut tunnel, GRACE, &log).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

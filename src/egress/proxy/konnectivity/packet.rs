@@ -295,7 +295,8 @@ pub struct PacketDecoder {
 pub struct DecodedPacket {
     /// The packet.
     pub packet: Packet,
-    /// Whether the data of a [`Packet::Data`] is a slice of the input, not a copy.
+    /// Whether the message was in one piece of the input. The data of a [`Packet::Data`] then is a slice of it, unless
+    /// the message is mostly something else.
     pub is_shared: bool,
 }
 

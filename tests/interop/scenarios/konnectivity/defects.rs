@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::pairs::{OWN, OWN_AGENT, OWN_SERVER};
+use super::pairs::{OWN, OWN_AGENT, OWN_SERVER, Stream, open};
 use super::target_server::{BANNER, Blackhole, TargetBehavior, TargetServer};
 use super::{client_library, pattern, run_local};
 use crate::environment::{
-    ClientStream, Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, Tokens, eventually, retry,
+    Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, Tokens, eventually, retry,
 };
 
 const PENDING_DIALS: &str = "konnectivity_network_proxy_server_pending_backend_dials";
@@ -53,8 +53,6 @@ impl Observation {
         Observation::new(complete < ATTEMPTS, format!("{complete} of {ATTEMPTS} complete"))
     }
 }
-
-type Stream = Box<dyn ClientStream>;
 
 /// Reproduces a defect with each pair, side by side. `expected` is for the reference alone, narthex's server, narthex's
 /// agent, and both.
@@ -101,10 +99,6 @@ fn check_pairs(name: &str, expected: [Expected; 4], reproduce: impl Fn(Konnectiv
 
 fn scratch(environment: &TestEnvironment, name: &str, pair: KonnectivityPair) -> std::path::PathBuf {
     environment.scratch(&format!("konnectivity-defect-{name}-{}-{}", pair.has_own_server, pair.has_own_agent))
-}
-
-async fn open(konnectivity: &Konnectivity, port: u16) -> Stream {
-    timeout(TIMEOUT, konnectivity.connect(port)).await.expect("a response to the dial").unwrap()
 }
 
 async fn echo(stream: &mut Stream) -> std::io::Result<()> {

@@ -26,7 +26,7 @@ pub(super) const MODES: [KonnectivityMode; 4] = [
 const TIMEOUT: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 20;
 
-type Stream = Box<dyn ClientStream>;
+pub(super) type Stream = Box<dyn ClientStream>;
 
 pub(super) fn run(environment: &TestEnvironment, pair: KonnectivityPair) {
     for mode in MODES {
@@ -55,11 +55,11 @@ pub(super) fn run(environment: &TestEnvironment, pair: KonnectivityPair) {
     }
 }
 
-async fn open(konnectivity: &Konnectivity, port: u16) -> Stream {
+pub(super) async fn open(konnectivity: &Konnectivity, port: u16) -> Stream {
     timeout(TIMEOUT, konnectivity.connect(port)).await.expect("a response to the dial").unwrap()
 }
 
-async fn echo_back(stream: &mut Stream, bytes: &[u8]) {
+pub(super) async fn echo_back(stream: &mut Stream, bytes: &[u8]) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut back = vec![0; bytes.len()];
     let (read, written) = tokio::join!(reader.read_exact(&mut back), async {

@@ -6,10 +6,10 @@ use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::pairs::OWN;
+use super::pairs::{OWN, Stream, connections_are_gone, echo_back, open};
 use super::run_local;
 use super::target_server::{TargetBehavior, TargetServer};
-use crate::environment::{ClientStream, Konnectivity, KonnectivityMode, Network, TestEnvironment, eventually};
+use crate::environment::{Konnectivity, KonnectivityMode, Network, TestEnvironment, eventually};
 
 /// Pings that find a stopped peer within 12 s.
 const KEEPALIVE: &[&str] = &["--keepalive-time=2s"];
@@ -23,21 +23,14 @@ fn start(environment: &TestEnvironment, name: &str) -> Konnectivity {
     konnectivity
 }
 
-async fn open(konnectivity: &Konnectivity, port: u16) -> Box<dyn ClientStream> {
-    let mut tunnel = timeout(TIMEOUT, konnectivity.connect(port)).await.expect("a response to the dial").unwrap();
-    check_echo(&mut tunnel).await;
+async fn open_and_echo(konnectivity: &Konnectivity, port: u16) -> Stream {
+    let mut tunnel = open(konnectivity, port).await;
+    timeout(TIMEOUT, echo_back(&mut tunnel, b"ping")).await.expect("an echo");
     tunnel
 }
 
-async fn check_echo(tunnel: &mut Box<dyn ClientStream>) {
-    let mut answer = [0; 4];
-    tunnel.write_all(b"ping").await.unwrap();
-    timeout(TIMEOUT, tunnel.read_exact(&mut answer)).await.expect("an echo").unwrap();
-    assert_eq!(&answer, b"ping");
-}
-
 /// The client of a tunnel is told that it is over, though its peer is silent.
-async fn assert_ends(tunnel: &mut Box<dyn ClientStream>) {
+async fn assert_ends(tunnel: &mut Stream) {
     let read = timeout(TIMEOUT, tunnel.read(&mut [0; 8])).await.expect("the end of the tunnel");
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
 }
@@ -47,7 +40,7 @@ pub(super) fn stopped_agent(environment: &TestEnvironment) {
     konnectivity.start_agent("agent-a", None);
     let echo = TargetServer::start(TargetBehavior::Echo);
     run_local(async {
-        let mut tunnel = open(&konnectivity, echo.port).await;
+        let mut tunnel = open_and_echo(&konnectivity, echo.port).await;
         konnectivity.start_agent("agent-b", None);
         konnectivity.agents[0].process.stop();
         assert_ends(&mut tunnel).await;
@@ -55,7 +48,7 @@ pub(super) fn stopped_agent(environment: &TestEnvironment) {
         assert!(konnectivity.server.log().contains("agent does not answer a ping"));
         // No dial goes to the stopped agent any more.
         for _ in 0..20 {
-            open(&konnectivity, echo.port).await;
+            open_and_echo(&konnectivity, echo.port).await;
         }
         konnectivity.agents[0].process.signal(Signal::CONT);
         konnectivity.wait_for_agents(2);
@@ -64,11 +57,11 @@ pub(super) fn stopped_agent(environment: &TestEnvironment) {
         };
         let before = dials(&konnectivity);
         for _ in 0..40 {
-            open(&konnectivity, echo.port).await;
+            open_and_echo(&konnectivity, echo.port).await;
         }
         assert!(dials(&konnectivity) > before, "the agent that goes on gets no dials");
         // What the stopped agent had is gone, too.
-        super::pairs::connections_are_gone(&konnectivity).await;
+        connections_are_gone(&konnectivity).await;
     });
 }
 
@@ -78,7 +71,7 @@ pub(super) fn stopped_server(environment: &TestEnvironment) {
     let sink = TargetServer::start(TargetBehavior::Sink);
     let echo = TargetServer::start(TargetBehavior::Echo);
     run_local(async {
-        let _tunnel = timeout(TIMEOUT, konnectivity.connect(sink.port)).await.unwrap().unwrap();
+        let _tunnel = open(&konnectivity, sink.port).await;
         konnectivity.server.stop();
         // The target is told.
         eventually("the end at the target", || sink.received.try_recv().map_err(|error| error.to_string()));
@@ -91,7 +84,7 @@ pub(super) fn stopped_server(environment: &TestEnvironment) {
         konnectivity.server.signal(Signal::CONT);
         eventually("the agent to be ready", || agent.is_connected().then_some(()).ok_or("not ready".to_owned()));
         konnectivity.wait_for_agents(1);
-        open(&konnectivity, echo.port).await;
+        open_and_echo(&konnectivity, echo.port).await;
     });
 }
 
@@ -108,7 +101,7 @@ pub(super) fn partition(environment: &TestEnvironment) {
     run_local(async {
         // Of the agent's network: its own health port.
         let health = konnectivity.agents[0].health;
-        let mut tunnel = timeout(TIMEOUT, konnectivity.connect(health)).await.unwrap().unwrap();
+        let mut tunnel = open(&konnectivity, health).await;
         network.set_up(false);
         assert_ends(&mut tunnel).await;
         konnectivity.wait_for_agents(0);
@@ -118,7 +111,7 @@ pub(super) fn partition(environment: &TestEnvironment) {
         });
         network.set_up(true);
         konnectivity.wait_for_agents(1);
-        let mut tunnel = timeout(TIMEOUT, konnectivity.connect(health)).await.unwrap().unwrap();
+        let mut tunnel = open(&konnectivity, health).await;
         tunnel.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await.unwrap();
         let mut response = String::new();
         timeout(TIMEOUT, tunnel.read_to_string(&mut response)).await.expect("a response").unwrap();
