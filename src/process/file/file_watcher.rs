@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use notify::{EventKind, RecursiveMode};
+use notify::RecursiveMode;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -40,7 +40,8 @@ pub struct FileWatcher {
     /// Absent if the kernel provides no watch (limit reached, unsupported file system); then only the poll is used.
     watcher: Option<NotifierSubscription>,
     watched: BTreeSet<PathBuf>,
-    /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them.
+    /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them. Other
+    /// changes in their directories, like those of a log, are not reported.
     resolution_paths: BTreeSet<PathBuf>,
     notifications: mpsc::Receiver<()>,
     /// The paths that notifications named.
@@ -261,6 +262,7 @@ impl FileWatcher {
             // The directory itself may be a link, or may be removed and recreated.
             WatchRoots::Directory(path) => resolution_paths(std::slice::from_ref(path)),
         };
+        watcher.set_paths(&self.resolution_paths);
         let mut wanted: BTreeSet<PathBuf> = self.resolution_paths.iter().map(|path| parent(path)).collect();
         let whole = match &self.roots {
             WatchRoots::Directory(path) => Some(path),
@@ -320,10 +322,8 @@ impl NotifiedPaths {
 /// Subscribes to the kernel's notifications; `None` if there are none.
 fn subscribe(sender: mpsc::Sender<()>, named: Arc<Mutex<NotifiedPaths>>) -> Option<NotifierSubscription> {
     NotifierSubscription::new(move |event| {
-        if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
-            named.lock().record(event);
-            let _ = sender.try_send(());
-        }
+        named.lock().record(event);
+        let _ = sender.try_send(());
     })
 }
 
@@ -432,6 +432,25 @@ mod tests {
         let _ = fs::read(&path).unwrap();
         // The clock is the test's own: three polls pass at once.
         assert!(timeout(POLL_INTERVAL * 3, follower.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn reads_and_other_files_of_a_directory_cause_no_notification() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, log) = (dir.path().join("a.crt"), dir.path().join("narthex.log"));
+        fs::write(&path, "one").unwrap();
+        let mut follower = FileWatcher::new([&path]);
+        fs::write(&log, "line").unwrap();
+        let _ = fs::read(&path).unwrap();
+        fs::remove_file(&log).unwrap();
+        // Notifications are in order: that of the last change is the end of the others.
+        let last = dir.path().join("last");
+        let mut end = FileWatcher::new([&last]);
+        fs::write(&last, "end").unwrap();
+        changes(&mut end).await;
+        assert!(follower.notifications.try_recv().is_err());
+        fs::write(&path, "two").unwrap();
+        assert_eq!(timeout(POLL_INTERVAL / 2, follower.notifications.recv()).await, Ok(Some(())));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,16 @@
 //! The kernel's file notifications (inotify), shared by all file watchers of the process: one instance and one thread,
 //! however many files are watched. The kernel allows a user 128 instances by default.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 
-/// Called on the thread of the notifications with each event in a watched directory.
+/// Called on the thread of the notifications with each change of a path that the subscription names.
 type EventHandler = Box<dyn Fn(&notify::Result<notify::Event>) + Send>;
 
 /// The notifications of the process.
@@ -18,8 +19,12 @@ static NOTIFIER: LazyLock<SharedNotifier> = LazyLock::new(SharedNotifier::defaul
 /// The number of the next subscription.
 static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(0);
 
-/// The watched directories of one file watcher. Ends when it is dropped.
-pub(super) struct NotifierSubscription(u64);
+/// The watched paths of one file watcher. Ends when it is dropped.
+pub(super) struct NotifierSubscription {
+    number: u64,
+    paths: BTreeSet<PathBuf>,
+    directories: BTreeSet<PathBuf>,
+}
 
 /// Two locks: a call to the kernel's watcher waits for its thread, which may be calling handlers.
 #[derive(Default)]
@@ -39,19 +44,24 @@ struct KernelWatches {
 #[derive(Default)]
 struct EventHandlers {
     by_subscription: HashMap<u64, EventHandler>,
-    /// Whether each subscription of a directory also gets the events of directories below it.
-    by_directory: HashMap<PathBuf, HashMap<u64, bool>>,
+    /// Subscriptions of a path and of what leads to it: `..data` is swapped, and `..data/ca.crt` has changed.
+    by_path: BTreeMap<PathBuf, BTreeSet<u64>>,
+    /// Subscriptions of a directory and of everything below it.
+    by_tree: BTreeMap<PathBuf, BTreeSet<u64>>,
 }
 
 impl NotifierSubscription {
-    /// Subscribes `handler` to the events of directories that are watched later; none if the kernel has no
-    /// notifications.
+    /// Subscribes `handler` to the changes of paths that are set later; none if the kernel has no notifications.
     pub(super) fn new(
         handler: impl Fn(&notify::Result<notify::Event>) + Send + 'static,
     ) -> Option<NotifierSubscription> {
         let mut watches = NOTIFIER.watches.lock();
         if watches.watcher.is_none() {
-            let created = notify::recommended_watcher(|event| NOTIFIER.handlers.lock().dispatch(&event));
+            let created = notify::recommended_watcher(|event| {
+                if !is_access(&event) {
+                    NOTIFIER.handlers.lock().dispatch(&event);
+                }
+            });
             let created = created.inspect_err(|error| {
                 tracing::warn!(%error, "file change notifications are unavailable; files are polled instead");
             });
@@ -60,53 +70,67 @@ impl NotifierSubscription {
         drop(watches);
         let number = NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed);
         NOTIFIER.handlers.lock().by_subscription.insert(number, Box::new(handler));
-        Some(NotifierSubscription(number))
+        Some(NotifierSubscription { number, paths: BTreeSet::new(), directories: BTreeSet::new() })
+    }
+
+    /// Replaces the paths whose changes are reported. They are absolute, and their directories have to be watched.
+    pub(super) fn set_paths(&mut self, paths: &BTreeSet<PathBuf>) {
+        let mut handlers = NOTIFIER.handlers.lock();
+        for gone in self.paths.difference(paths) {
+            remove_user(&mut handlers.by_path, gone, self.number);
+        }
+        for path in paths.difference(&self.paths) {
+            handlers.by_path.entry(path.clone()).or_default().insert(self.number);
+        }
+        self.paths.clone_from(paths);
     }
 
     /// Watches `directory`, again if it is watched already: a directory that was removed and recreated has silently
-    /// lost its watch. Returns whether the kernel watches it.
+    /// lost its watch. Changes of all paths below it are reported if `mode` is recursive. Returns whether the kernel
+    /// watches it.
     pub(super) fn watch(&mut self, directory: &Path, mode: RecursiveMode) -> bool {
         let directory = absolute(directory);
-        let recursive = mode == RecursiveMode::Recursive;
-        NOTIFIER.handlers.lock().by_directory.entry(directory.clone()).or_default().insert(self.0, recursive);
+        if mode == RecursiveMode::Recursive {
+            NOTIFIER.handlers.lock().by_tree.entry(directory.clone()).or_default().insert(self.number);
+        }
+        self.directories.insert(directory.clone());
         let mut watches = NOTIFIER.watches.lock();
-        watches.directories.entry(directory.clone()).or_default().insert(self.0, mode);
+        watches.directories.entry(directory.clone()).or_default().insert(self.number, mode);
         watches.request(&directory)
     }
 
     /// Ends the watch of `directory`.
     pub(super) fn unwatch(&mut self, directory: &Path) {
         let directory = absolute(directory);
-        {
-            let mut handlers = NOTIFIER.handlers.lock();
-            if let Some(users) = handlers.by_directory.get_mut(&directory) {
-                users.remove(&self.0);
-                if users.is_empty() {
-                    handlers.by_directory.remove(&directory);
-                }
-            }
-        }
-        NOTIFIER.watches.lock().release(&directory, self.0);
+        remove_user(&mut NOTIFIER.handlers.lock().by_tree, &directory, self.number);
+        self.directories.remove(&directory);
+        NOTIFIER.watches.lock().release(&directory, self.number);
     }
 }
 
 impl Drop for NotifierSubscription {
     fn drop(&mut self) {
-        let directories: Vec<PathBuf> = {
-            let mut handlers = NOTIFIER.handlers.lock();
-            handlers.by_subscription.remove(&self.0);
-            let mut left = Vec::new();
-            handlers.by_directory.retain(|directory, users| {
-                if users.remove(&self.0).is_some() {
-                    left.push(directory.clone());
-                }
-                !users.is_empty()
-            });
-            left
-        };
-        let mut watches = NOTIFIER.watches.lock();
-        directories.iter().for_each(|directory| watches.release(directory, self.0));
+        self.set_paths(&BTreeSet::new());
+        NOTIFIER.handlers.lock().by_subscription.remove(&self.number);
+        for directory in std::mem::take(&mut self.directories) {
+            self.unwatch(&directory);
+        }
     }
+}
+
+/// Removes a subscription of a path, and the path with its last one.
+fn remove_user(users: &mut BTreeMap<PathBuf, BTreeSet<u64>>, path: &Path, subscription: u64) {
+    if let Some(of_path) = users.get_mut(path) {
+        of_path.remove(&subscription);
+        if of_path.is_empty() {
+            users.remove(path);
+        }
+    }
+}
+
+/// Whether a file was only opened or closed. The kernel reports that, too, also for each file that a watcher reads.
+fn is_access(event: &notify::Result<notify::Event>) -> bool {
+    matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. }))
 }
 
 /// The path in the form of notifications.
@@ -147,16 +171,12 @@ impl EventHandlers {
             Ok(event) if !event.need_rescan() && !event.paths.is_empty() => &event.paths,
             _ => return self.by_subscription.values().for_each(|handler| handler(event)),
         };
-        let mut called = Vec::new();
+        let mut called = BTreeSet::new();
         for path in paths {
-            for (distance, directory) in path.ancestors().enumerate() {
-                let users = self.by_directory.get(directory).into_iter().flatten();
-                for (subscription, _) in users.filter(|(_, recursive)| distance < 2 || **recursive) {
-                    if !called.contains(subscription) {
-                        called.push(*subscription);
-                    }
-                }
-            }
+            let below = self.by_path.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
+            let below = below.take_while(|(below, _)| below.starts_with(path)).map(|(_, users)| users);
+            let above = path.ancestors().filter_map(|directory| self.by_tree.get(directory));
+            called.extend(below.chain(above).flatten().copied());
         }
         for handler in called.iter().filter_map(|subscription| self.by_subscription.get(subscription)) {
             handler(event);
