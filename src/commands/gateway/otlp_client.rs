@@ -99,7 +99,8 @@ impl OtlpClient {
         let route = self.dialer.route(CONTROL_PLANE, true);
         let opened = self.dialer.open_address(&route, &self.address, CALL_TIMEOUT).await;
         let OpenedStream { stream, .. } = opened.map_err(|error| transient(error.cause))?;
-        let (sender, connection) = h2::client::handshake(stream).await.map_err(transient)?;
+        let handshake = h2::client::Builder::new().enable_push(false).handshake(stream);
+        let (sender, connection) = handshake.await.map_err(transient)?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to the trace collector ended");

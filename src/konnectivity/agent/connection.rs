@@ -40,6 +40,8 @@ const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
 const MAX_FRAME_BYTES: u32 = 72 << 10;
+/// Maximum length of the metadata of the server's response.
+const MAX_METADATA_BYTES: u32 = 64 << 10;
 
 /// What the agent tells a server of itself.
 #[derive(Clone, Debug)]
@@ -91,7 +93,10 @@ impl ServerStream {
         builder
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(STREAM_WINDOW * 2)
-            .max_frame_size(MAX_FRAME_BYTES);
+            .max_frame_size(MAX_FRAME_BYTES)
+            .max_header_list_size(MAX_METADATA_BYTES)
+            // Promised responses would be kept until the connection ends.
+            .enable_push(false);
         let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
         let (send_request, mut connection) = handshake
             .map_err(|_| ServerConnectError::not_konnectivity("the server does not answer the HTTP/2 handshake"))?

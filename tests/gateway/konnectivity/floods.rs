@@ -1,25 +1,32 @@
-//! Floods of HTTP/2 frames at both listeners: memory is bounded, and others are served.
+//! Floods of HTTP/2 frames and packets, at both listeners of a server and at an agent: memory is bounded, and others are
+//! served.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use narthex::egress::proxy::konnectivity::Packet;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::konnectivity::fixture::{
     KonnectivityProcess, ServerProcess, agent_arguments, check_call, free_port, new_environment, start_agent,
     start_echo,
 };
 use crate::support::client::tls_handshake;
+use crate::support::fake_oidc_issuer::server_config;
 use crate::support::fixtures::{CertKeyPair, TEST_TIMEOUT, eventually};
 use crate::support::raw_h2_client::{
-    CONTINUATION, DATA, END_HEADERS, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, encode_frame,
-    header_block,
+    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, encode_frame, header_block,
 };
 
 /// Bytes of each flood.
 const FLOOD_BYTES: usize = 12 << 20;
-/// What the server may hold of a flood, beside what allocators keep.
+/// What a process may hold of a flood, beside what allocators keep.
 const MAX_GROWTH_KILOBYTES: u64 = 48 << 10;
 
 /// Frames that are sent once, and frames that are sent again and again with the next stream ids.
@@ -67,12 +74,18 @@ fn floods(path: &str) -> Vec<Flood> {
     ]
 }
 
-/// Writes a flood until it is all sent, the server closes, or it takes nothing for a second.
-async fn flood(stream: impl AsyncRead + AsyncWrite + Unpin, (name, first, more): &Flood) {
+/// Writes a flood as a client does.
+async fn flood(mut stream: impl AsyncRead + AsyncWrite + Unpin, each: &Flood) {
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream.write_all(&encode_frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    write_flood(stream, each, 3).await;
+}
+
+/// Writes a flood until it is all sent, the peer closes, or it takes nothing for a second. `id` is its next stream.
+async fn write_flood(stream: impl AsyncRead + AsyncWrite + Unpin, (name, first, more): &Flood, mut id: u32) {
     let (mut reader, mut writer) = tokio::io::split(stream);
-    let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &encode_frame(SETTINGS, 0, 0, &[]), first].concat();
-    writer.write_all(&preface).await.unwrap();
-    let (mut id, mut sent) = (3, 0);
+    writer.write_all(first).await.unwrap();
+    let mut sent = 0;
     while sent < FLOOD_BYTES {
         let mut piece = Vec::new();
         while piece.len() < 32 << 10 {
@@ -140,6 +153,98 @@ async fn konnectivity_floods_of_an_agent_are_bounded() {
     }
     server.process.wait_for_log(&["connection of an agent closed: it violates HTTP/2"]).await;
     assert!(!server.process.log_lines().iter().any(|line| line.contains("panicked")));
+}
+
+/// What a hostile server sends again and again, after the head of its response.
+fn server_floods() -> Vec<Flood> {
+    let repeat = |name, frame: Vec<u8>| -> Flood { (name, Vec::new(), Box::new(move |_| frame.clone())) };
+    let packets = |name, packet: &Packet| repeat(name, encode_frame(DATA, 0, 1, &packet.encode_frame()));
+    let request = header_block(&[(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/")]);
+    let head = header_block(&[(":status", "200"), ("a", "b")]);
+    let trailers = encode_frame(HEADERS, 0, 1, &header_block(&[("grpc-status", "0")]));
+    let dial = |protocol: &str| Packet::DialRequest {
+        protocol: protocol.to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        random: 7,
+    };
+    vec![
+        repeat("SETTINGS", encode_frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])),
+        repeat("PING", encode_frame(PING, 0, 0, &[7; 8])),
+        repeat("RST_STREAM", encode_frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes())),
+        repeat("GOAWAY", encode_frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0])),
+        repeat("WINDOW_UPDATE", encode_frame(WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes())),
+        repeat("PRIORITY", encode_frame(PRIORITY, 0, 3, &[0, 0, 0, 0, 16])),
+        repeat("empty DATA", encode_frame(DATA, 0, 1, b"")),
+        (
+            "PUSH_PROMISE",
+            Vec::new(),
+            Box::new(move |id| {
+                encode_frame(PUSH_PROMISE, END_HEADERS, 1, &[&(id - 1).to_be_bytes()[..], &request].concat())
+            }),
+        ),
+        ("HEADERS", Vec::new(), Box::new(move |id| encode_frame(HEADERS, END_HEADERS, id - 1, &head))),
+        ("CONTINUATION", trailers.clone(), Box::new(|_| encode_frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"))),
+        ("empty CONTINUATION", trailers, Box::new(|_| encode_frame(CONTINUATION, 0, 1, b""))),
+        packets("refused dials", &dial("udp")),
+        packets("failed dials", &dial("tcp")),
+        packets("data of unknown connections", &Packet::Data { connection: 7, data: Bytes::from_static(b"x") }),
+        packets("closes of unknown connections", &Packet::CloseRequest { connection: 7 }),
+        packets("unknown packets", &Packet::Unknown(99)),
+    ]
+}
+
+/// Accepts a connection of an agent, and responds to its call as a server does.
+async fn accept_agent(listener: &TcpListener, tls: &TlsAcceptor) -> TlsStream<TcpStream> {
+    let accepted = async {
+        let mut stream = tls.accept(listener.accept().await.unwrap().0).await.unwrap();
+        let mut preface = [0; 24];
+        stream.read_exact(&mut preface).await.unwrap();
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            stream.read_exact(&mut vec![0; length]).await.unwrap();
+            if head[3] == HEADERS {
+                break;
+            }
+        }
+        let lines =
+            [(":status", "200"), ("content-type", "application/grpc"), ("serverid", "hostile"), ("servercount", "2")];
+        let response = encode_frame(HEADERS, END_HEADERS, 1, &header_block(&lines));
+        stream.write_all(&[encode_frame(SETTINGS, 0, 0, &[]), response].concat()).await.unwrap();
+        stream
+    };
+    tokio::time::timeout(TEST_TIMEOUT, accepted).await.expect("the agent to connect")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_floods_of_a_server_at_an_agent_are_bounded() {
+    let environment = new_environment();
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pair = CertKeyPair::from_files(&environment.path("konnectivity").display().to_string());
+    let tls = TlsAcceptor::from(Arc::new(server_config(&pair)));
+    // The other server, whose tunnels go on.
+    let server = ServerProcess::start_at(&environment, "server", "grpc", ("127.0.0.1", port), &[]).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+    command.args(agent_arguments(&environment, "a", "127.0.0.1,127.0.0.2", port));
+    command.args(["--sync-interval=20ms", "--sync-interval-cap=20ms"]);
+    let agent = KonnectivityProcess::spawn(command);
+    server.wait_for_agents(1).await;
+    let echo = start_echo();
+    check_call(&server.socket, echo).await;
+    for each in server_floods() {
+        let stream = accept_agent(&listener, &tls).await;
+        let before = agent.resident_kilobytes();
+        write_flood(stream, &each, 3).await;
+        check_call(&server.socket, echo).await;
+        let now = agent.resident_kilobytes();
+        println!("{}: {before} kB, then {now} kB", each.0);
+        assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
+    }
+    agent.wait_for_log(&["connection to a server broke", "hostile"]).await;
+    eventually("the connections to be gone", async || (agent.descriptor_count() < 60).then_some(())).await;
+    assert!(!agent.log_lines().iter().any(|line| line.contains("panicked")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

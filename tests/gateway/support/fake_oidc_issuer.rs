@@ -145,7 +145,8 @@ async fn document_response(document: IssuerDocument) -> Result<Response<Full<Byt
     Ok(response.body(Full::new(Bytes::from(body))).unwrap())
 }
 
-fn server_config(pair: &CertKeyPair) -> rustls::ServerConfig {
+/// TLS of a server that asks for no client certificate.
+pub(crate) fn server_config(pair: &CertKeyPair) -> rustls::ServerConfig {
     let (chain, key) = &*pair.0;
     rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
