@@ -233,6 +233,10 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
                     multiplexer.send(&Packet::CloseResponse { error, connection });
                 }
             }
+            // A server of this project: the client failed, so the target may lack data.
+            Packet::CloseResponse { error, connection } if multiplexer.has_windows() && !error.is_empty() => {
+                multiplexer.receive_close(connection, error);
+            }
             Packet::WindowUpdate { connection, increment } => multiplexer.add_window(connection, increment),
             Packet::WriteClosed { connection } => multiplexer.receive_write_closed(connection),
             Packet::DialResponse { .. }

@@ -141,14 +141,18 @@ impl MultiplexedTunnel {
         self.multiplexer.send(&Packet::WriteClosed { connection: self.connection });
     }
 
-    /// Closes the tunnel with an error text for the peer.
+    /// Closes the tunnel with an error text for the peer, which may lack data. An agent without windows gets no text: the
+    /// reference's expects none.
     pub(in crate::konnectivity) fn close_with(self, error: &str) {
         let mut state = self.multiplexer.state.lock();
-        if let Some(tunnel) = state.tunnels.get_mut(&self.connection)
-            && self.multiplexer.side == StreamSide::Agent
-            && !std::mem::replace(&mut tunnel.is_close_sent, true)
-        {
-            let packet = self.multiplexer.close_packet(self.connection, error);
+        let Some(tunnel) = state.tunnels.get_mut(&self.connection) else { return };
+        let is_due = match self.multiplexer.side {
+            // The close request follows when the tunnel is dropped.
+            StreamSide::Server => tunnel.closed.is_none() && self.can_close_write(),
+            StreamSide::Agent => !std::mem::replace(&mut tunnel.is_close_sent, true),
+        };
+        if is_due {
+            let packet = Packet::CloseResponse { error: error.to_owned(), connection: self.connection };
             state.push_control(&packet);
         }
     }

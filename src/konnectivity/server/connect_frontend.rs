@@ -123,6 +123,7 @@ where
         }
         RelayEnd::SocketFailed(error) => {
             tracing::debug!(%error, address, "connection of a frontend failed");
+            tunnel.close_with(&format!("the connection of the client failed: {error}"));
             ConnectEnd::Broken
         }
         RelayEnd::Broken => ConnectEnd::Broken,

@@ -264,3 +264,24 @@ fn content_of_an_agent_that_is_no_packet_ends_its_stream_alone() {
         check_echo(&mut other).await;
     });
 }
+
+/// The reference's agent expects a close request alone.
+#[test]
+fn agent_without_windows_is_not_told_why_a_client_has_failed() {
+    run(async {
+        let setup = Setup::new();
+        let mut agent = RawAgent::open(&setup, &[("agentid", "a")]).await;
+        let connected = setup.connect_by_unix_socket(([127, 0, 0, 1], 1).into());
+        let answered = async {
+            let random = agent.dial_request().await;
+            agent.send(&dial_response(5, random));
+            agent.send(&Packet::Data { connection: 5, data: Bytes::from_static(b"banner") });
+        };
+        let (client, ()) = tokio::join!(connected, answered);
+        timeout(WAIT, client.readable()).await.unwrap().unwrap();
+        drop(client);
+        assert_eq!(agent.next().await, Packet::CloseRequest { connection: 5 });
+        agent.send(&Packet::CloseResponse { error: String::new(), connection: 5 });
+        setup.wait_for_tunnels(0).await;
+    });
+}

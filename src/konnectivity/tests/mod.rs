@@ -6,6 +6,7 @@ mod invalid_packets;
 mod invalid_servers;
 mod silent_peers;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -235,6 +236,40 @@ fn reset_of_a_target_breaks_the_connection_of_the_client() {
         client.read_exact(&mut text).await.unwrap();
         client.write_all(b"x").await.unwrap();
         assert_eq!(timeout(WAIT, serving).await.unwrap().unwrap(), ConnectEnd::Broken);
+        setup.wait_for_tunnels(0).await;
+    });
+}
+
+/// A target must not take what it has got for everything. A Unix socket that is closed before all of it is read is reset.
+#[test]
+fn reset_of_a_client_resets_the_connection_of_its_target() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "").await;
+        let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+        let partial = target(move |mut socket| {
+            let sender = sender.clone();
+            async move {
+                socket.write_all(b"banner").await.unwrap();
+                let mut received = Vec::new();
+                let end = socket.read_to_end(&mut received).await;
+                let _ = sender.send((received, end.map_err(|error| error.kind()).err()));
+            }
+        });
+        let partial = partial.await.0;
+        for (is_read, expected) in [(true, None), (false, Some(io::ErrorKind::ConnectionReset))] {
+            let mut client = setup.connect_by_unix_socket(partial).await;
+            client.write_all(b"partial").await.unwrap();
+            timeout(WAIT, client.readable()).await.unwrap().unwrap();
+            if is_read {
+                client.read_exact(&mut [0; 6]).await.unwrap();
+            }
+            drop(client);
+            let (received, end) = timeout(WAIT, ended.recv()).await.unwrap().unwrap();
+            assert_eq!(end, expected, "{is_read}");
+            // What is sent before a reset may be lost.
+            assert!(received == b"partial" || !is_read && b"partial".starts_with(&received), "{received:?}");
+        }
         setup.wait_for_tunnels(0).await;
     });
 }
