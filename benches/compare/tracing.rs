@@ -25,6 +25,8 @@ struct JobFigures {
     requests_per_second: Vec<f64>,
     exported_spans: f64,
     dropped_spans: f64,
+    /// Those of `dropped_spans` that found the queue full.
+    refused_spans: f64,
     requests: f64,
 }
 
@@ -45,8 +47,15 @@ pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
         options.rounds, options.seconds
     );
     println!(
-        "{:<12} {:<8} {:>22} {:>8} {:>30} {:>14} {:>14}",
-        "scenario", "sampled", "CPU µs per request", "ratio", "requests per second", "spans exported", "spans dropped"
+        "{:<12} {:<8} {:>22} {:>8} {:>30} {:>14} {:>14} {:>14}",
+        "scenario",
+        "sampled",
+        "CPU µs per request",
+        "ratio",
+        "requests per second",
+        "spans exported",
+        "spans dropped",
+        "by full queue"
     );
     let scenarios = SCENARIOS.iter().filter(|scenario| scenario.path == "small" && options.wants(scenario.name));
     for scenario in scenarios {
@@ -68,8 +77,10 @@ pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
                 gateway.proxy.wait_for_first_response(environment);
                 let load = |seconds| load::run(&scenario.load, environment, &gateway.proxy, scenario.path, seconds);
                 load(1);
-                let spans =
-                    || ["exported", "dropped"].map(|end| gateway.metric(&format!("narthex_trace_spans_{end}_total")));
+                let spans = || {
+                    ["exported_total", "dropped_total", "dropped_total{reason=\"queue_full\"}"]
+                        .map(|end| gateway.metric(&format!("narthex_trace_spans_{end}")))
+                };
                 let spans_before = spans();
                 let before = gateway.proxy.cpu_milliseconds();
                 let responses = load(options.seconds) as f64;
@@ -77,21 +88,23 @@ pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
                 figures.cpu_micros.push(spent * 1000.0 / responses);
                 figures.requests_per_second.push(responses / f64::from(options.seconds));
                 figures.requests += responses;
-                let [exported, dropped] = spans();
+                let [exported, dropped, refused] = spans();
                 figures.exported_spans += exported - spans_before[0];
                 figures.dropped_spans += dropped - spans_before[1];
+                figures.refused_spans += refused - spans_before[2];
             }
         }
         let off = median(&figures[0].cpu_micros);
         for ((name, _), figures) in JOBS.iter().zip(&figures) {
             println!(
-                "{:<12} {name:<8} {:>22} {:>8.3} {:>30} {:>14} {:>14}",
+                "{:<12} {name:<8} {:>22} {:>8.3} {:>30} {:>14} {:>14} {:>14}",
                 scenario.name,
                 show(&figures.cpu_micros),
                 median(&figures.cpu_micros) / off,
                 show(&figures.requests_per_second),
                 figures.exported_spans,
-                figures.dropped_spans
+                figures.dropped_spans,
+                figures.refused_spans
             );
         }
         let requests: Vec<String> =
