@@ -95,7 +95,7 @@ impl ServerStream {
             .initial_connection_window_size(STREAM_WINDOW * 2)
             .max_frame_size(MAX_FRAME_BYTES)
             .max_header_list_size(MAX_METADATA_BYTES)
-            // Promised responses would be kept until the connection ends.
+            // Pushed responses would be kept until the connection ends.
             .enable_push(false);
         let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
         let (send_request, mut connection) = handshake
@@ -233,7 +233,7 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
                     multiplexer.send(&Packet::CloseResponse { error, connection });
                 }
             }
-            // A server of this project: the client failed, so the target may lack data.
+            // The connection of the client failed: the target may lack data.
             Packet::CloseResponse { error, connection } if multiplexer.has_windows() && !error.is_empty() => {
                 multiplexer.receive_close(connection, error);
             }

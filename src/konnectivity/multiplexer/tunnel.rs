@@ -141,17 +141,17 @@ impl MultiplexedTunnel {
         self.multiplexer.send(&Packet::WriteClosed { connection: self.connection });
     }
 
-    /// Closes the tunnel with an error text for the peer, which may lack data. An agent without windows gets no text: the
-    /// reference's expects none.
+    /// Closes the tunnel with an error text for the peer, which may lack data. An agent of the reference gets only the close
+    /// request.
     pub(in crate::konnectivity) fn close_with(self, error: &str) {
         let mut state = self.multiplexer.state.lock();
         let Some(tunnel) = state.tunnels.get_mut(&self.connection) else { return };
-        let is_due = match self.multiplexer.side {
+        let sends_error = match self.multiplexer.side {
             // The close request follows when the tunnel is dropped.
             StreamSide::Server => tunnel.closed.is_none() && self.can_close_write(),
             StreamSide::Agent => !std::mem::replace(&mut tunnel.is_close_sent, true),
         };
-        if is_due {
+        if sends_error {
             let packet = Packet::CloseResponse { error: error.to_owned(), connection: self.connection };
             state.push_control(&packet);
         }

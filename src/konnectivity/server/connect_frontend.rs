@@ -1,5 +1,6 @@
 //! Frontend in HTTP-CONNECT mode (`--mode=http-connect`): one connection of a client is one tunnel.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,7 +124,11 @@ where
         }
         RelayEnd::SocketFailed(error) => {
             tracing::debug!(%error, address, "connection of a frontend failed");
-            tunnel.close_with(&format!("the connection of the client failed: {error}"));
+            let _ = timeout(LINGER, tunnel.flushed()).await;
+            // A TLS connection that ends without a close is no reset.
+            if error.kind() != io::ErrorKind::UnexpectedEof {
+                tunnel.close_with(&format!("the connection of the client failed: {error}"));
+            }
             ConnectEnd::Broken
         }
         RelayEnd::Broken => ConnectEnd::Broken,

@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use notify::RecursiveMode;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::shared_notifier::{NotifierSubscription, absolute};
+use super::shared_notifier::{NotifierSubscription, WatchScope, absolute};
 use crate::process::{Drain, ShutdownPhase};
 
 /// Time without notifications before the files are read.
@@ -40,8 +39,7 @@ pub struct FileWatcher {
     /// Absent if the kernel provides no watch (limit reached, unsupported file system); then only the poll is used.
     watcher: Option<NotifierSubscription>,
     watched: BTreeSet<PathBuf>,
-    /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them. Other
-    /// changes in their directories, like those of a log, are not reported.
+    /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them.
     resolution_paths: BTreeSet<PathBuf>,
     notifications: mpsc::Receiver<()>,
     /// The paths that notifications named.
@@ -272,12 +270,19 @@ impl FileWatcher {
         for gone in self.watched.difference(&wanted) {
             watcher.unwatch(gone);
         }
+        // The kernel reports a directory under one of its names only, and links may lead through it: with a link, every
+        // change in a watched directory counts. Otherwise those of other files, like a log, do not.
+        let is_linked = match &self.roots {
+            WatchRoots::Files(paths) => paths.iter().any(|path| is_linked(path)),
+            WatchRoots::Directory(path) => is_linked(path),
+        };
+        let scope = if is_linked { WatchScope::Directory } else { WatchScope::Paths };
         let mut watched = BTreeSet::new();
         for directory in wanted {
             // A directory that was removed and recreated has silently lost its watch, so each watch is requested
             // again; requesting one twice is not an error.
-            let mode = if whole == Some(&directory) { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-            if watcher.watch(&directory, mode) {
+            let scope = if whole == Some(&directory) { WatchScope::Tree } else { scope };
+            if watcher.watch(&directory, scope) {
                 watched.insert(directory);
             }
         }
@@ -299,6 +304,15 @@ fn resolution_paths(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
         }
     }
     leads.iter().map(|path| absolute(path)).collect()
+}
+
+/// Whether `path` is another name of its file, by a symbolic link or `..`. The file need not exist.
+fn is_linked(path: &Path) -> bool {
+    let real = fs::canonicalize(path).or_else(|error| match path.file_name() {
+        Some(name) => Ok(fs::canonicalize(parent(path))?.join(name)),
+        None => Err(error),
+    });
+    real.map_or(true, |real| real != absolute(path))
 }
 
 fn parent(path: &Path) -> PathBuf {
@@ -494,6 +508,46 @@ mod tests {
         let mut follower = FileWatcher::new([&link]);
         fs::write(&real, "two").unwrap();
         changes(&mut follower).await;
+    }
+
+    #[tokio::test]
+    async fn changes_behind_links_are_notified() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["real", "v1", "v2"] {
+            fs::create_dir(path(name)).unwrap();
+            fs::write(path(name).join("ca.crt"), name).unwrap();
+        }
+        fs::write(path("real/one.crt"), "one").unwrap();
+        symlink("ca.crt", path("real/link.crt")).unwrap();
+        symlink("real", path("z")).unwrap();
+        symlink("v1", path("stage")).unwrap();
+        symlink("stage", path("current")).unwrap();
+        symlink("current/ca.crt", path("ca.crt")).unwrap();
+        let swap = |target: &str, link: &str| {
+            symlink(target, path("next")).unwrap();
+            fs::rename(path("next"), path(link)).unwrap();
+        };
+        // Less than the interval of polls.
+        let notified = async |follower: &mut FileWatcher| {
+            timeout(POLL_INTERVAL / 2, follower.changed()).await.expect("a notification");
+        };
+        // One watcher at a time: the kernel reports a directory under one name, that of the last watch.
+        let mut by_name = FileWatcher::new([path("z/link.crt")]);
+        swap("one.crt", "real/link.crt");
+        notified(&mut by_name).await;
+        drop(by_name);
+        let mut by_parent = FileWatcher::new([path("v1/../real/link.crt")]);
+        swap("ca.crt", "real/link.crt");
+        notified(&mut by_parent).await;
+        drop(by_parent);
+        let mut both_names = FileWatcher::new([path("real/ca.crt"), path("z/one.crt")]);
+        fs::write(path("real/ca.crt"), "changed").unwrap();
+        notified(&mut both_names).await;
+        drop(both_names);
+        let mut by_chain = FileWatcher::new([path("ca.crt")]);
+        swap("v2", "stage");
+        notified(&mut by_chain).await;
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 
-/// Called on the thread of the notifications with each change of a path that the subscription names.
+/// Called on the thread of the notifications with each change that the subscription is for.
 type EventHandler = Box<dyn Fn(&notify::Result<notify::Event>) + Send>;
 
 /// The notifications of the process.
@@ -24,6 +24,17 @@ pub(super) struct NotifierSubscription {
     number: u64,
     paths: BTreeSet<PathBuf>,
     directories: BTreeSet<PathBuf>,
+}
+
+/// Which changes in a watched directory are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WatchScope {
+    /// Those of paths that are set ([`NotifierSubscription::set_paths`]).
+    Paths,
+    /// All.
+    Directory,
+    /// All, and those in the directories below it.
+    Tree,
 }
 
 /// Two locks: a call to the kernel's watcher waits for its thread, which may be calling handlers.
@@ -44,10 +55,10 @@ struct KernelWatches {
 #[derive(Default)]
 struct EventHandlers {
     by_subscription: HashMap<u64, EventHandler>,
-    /// Subscriptions of a path and of what leads to it: `..data` is swapped, and `..data/ca.crt` has changed.
+    /// Subscriptions by path. A change of a directory is also one of the paths below it.
     by_path: BTreeMap<PathBuf, BTreeSet<u64>>,
-    /// Subscriptions of a directory and of everything below it.
-    by_tree: BTreeMap<PathBuf, BTreeSet<u64>>,
+    /// Subscriptions by directory, for every change below it that the kernel reports.
+    by_directory: BTreeMap<PathBuf, BTreeSet<u64>>,
 }
 
 impl NotifierSubscription {
@@ -73,11 +84,11 @@ impl NotifierSubscription {
         Some(NotifierSubscription { number, paths: BTreeSet::new(), directories: BTreeSet::new() })
     }
 
-    /// Replaces the paths whose changes are reported. They are absolute, and their directories have to be watched.
+    /// Replaces the paths whose changes are reported. They are absolute; the caller also watches their directories.
     pub(super) fn set_paths(&mut self, paths: &BTreeSet<PathBuf>) {
         let mut handlers = NOTIFIER.handlers.lock();
         for gone in self.paths.difference(paths) {
-            remove_user(&mut handlers.by_path, gone, self.number);
+            remove_subscription(&mut handlers.by_path, gone, self.number);
         }
         for path in paths.difference(&self.paths) {
             handlers.by_path.entry(path.clone()).or_default().insert(self.number);
@@ -86,13 +97,22 @@ impl NotifierSubscription {
     }
 
     /// Watches `directory`, again if it is watched already: a directory that was removed and recreated has silently
-    /// lost its watch. Changes of all paths below it are reported if `mode` is recursive. Returns whether the kernel
-    /// watches it.
-    pub(super) fn watch(&mut self, directory: &Path, mode: RecursiveMode) -> bool {
+    /// lost its watch. Returns whether the kernel watches it.
+    pub(super) fn watch(&mut self, directory: &Path, scope: WatchScope) -> bool {
         let directory = absolute(directory);
-        if mode == RecursiveMode::Recursive {
-            NOTIFIER.handlers.lock().by_tree.entry(directory.clone()).or_default().insert(self.number);
+        {
+            let by_directory = &mut NOTIFIER.handlers.lock().by_directory;
+            match scope {
+                WatchScope::Paths => remove_subscription(by_directory, &directory, self.number),
+                WatchScope::Directory | WatchScope::Tree => {
+                    by_directory.entry(directory.clone()).or_default().insert(self.number);
+                }
+            }
         }
+        let mode = match scope {
+            WatchScope::Tree => RecursiveMode::Recursive,
+            WatchScope::Paths | WatchScope::Directory => RecursiveMode::NonRecursive,
+        };
         self.directories.insert(directory.clone());
         let mut watches = NOTIFIER.watches.lock();
         watches.directories.entry(directory.clone()).or_default().insert(self.number, mode);
@@ -102,7 +122,7 @@ impl NotifierSubscription {
     /// Ends the watch of `directory`.
     pub(super) fn unwatch(&mut self, directory: &Path) {
         let directory = absolute(directory);
-        remove_user(&mut NOTIFIER.handlers.lock().by_tree, &directory, self.number);
+        remove_subscription(&mut NOTIFIER.handlers.lock().by_directory, &directory, self.number);
         self.directories.remove(&directory);
         NOTIFIER.watches.lock().release(&directory, self.number);
     }
@@ -119,16 +139,16 @@ impl Drop for NotifierSubscription {
 }
 
 /// Removes a subscription of a path, and the path with its last one.
-fn remove_user(users: &mut BTreeMap<PathBuf, BTreeSet<u64>>, path: &Path, subscription: u64) {
-    if let Some(of_path) = users.get_mut(path) {
-        of_path.remove(&subscription);
-        if of_path.is_empty() {
-            users.remove(path);
+fn remove_subscription(by_path: &mut BTreeMap<PathBuf, BTreeSet<u64>>, path: &Path, subscription: u64) {
+    if let Some(subscriptions) = by_path.get_mut(path) {
+        subscriptions.remove(&subscription);
+        if subscriptions.is_empty() {
+            by_path.remove(path);
         }
     }
 }
 
-/// Whether a file was only opened or closed. The kernel reports that, too, also for each file that a watcher reads.
+/// Whether a file was only opened or closed. Each read of a watched file causes such events.
 fn is_access(event: &notify::Result<notify::Event>) -> bool {
     matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. }))
 }
@@ -173,10 +193,10 @@ impl EventHandlers {
         };
         let mut called = BTreeSet::new();
         for path in paths {
-            let below = self.by_path.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
-            let below = below.take_while(|(below, _)| below.starts_with(path)).map(|(_, users)| users);
-            let above = path.ancestors().filter_map(|directory| self.by_tree.get(directory));
-            called.extend(below.chain(above).flatten().copied());
+            let from_path = self.by_path.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
+            let at_or_below = from_path.take_while(|(named, _)| named.starts_with(path)).map(|(_, users)| users);
+            let above = path.ancestors().filter_map(|directory| self.by_directory.get(directory));
+            called.extend(at_or_below.chain(above).flatten().copied());
         }
         for handler in called.iter().filter_map(|subscription| self.by_subscription.get(subscription)) {
             handler(event);

@@ -75,17 +75,17 @@ fn floods(path: &str) -> Vec<Flood> {
 }
 
 /// Writes a flood as a client does.
-async fn flood(mut stream: impl AsyncRead + AsyncWrite + Unpin, each: &Flood) {
+async fn flood(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), flood: &Flood) {
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     stream.write_all(&encode_frame(SETTINGS, 0, 0, &[])).await.unwrap();
-    write_flood(stream, each, 3).await;
+    write_flood(stream, flood).await;
 }
 
-/// Writes a flood until it is all sent, the peer closes, or it takes nothing for a second. `id` is its next stream.
-async fn write_flood(stream: impl AsyncRead + AsyncWrite + Unpin, (name, first, more): &Flood, mut id: u32) {
+/// Writes a flood until it is all sent, the peer closes, or it takes nothing for a second.
+async fn write_flood(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), (name, first, more): &Flood) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     writer.write_all(first).await.unwrap();
-    let mut sent = 0;
+    let (mut id, mut sent) = (3, 0);
     while sent < FLOOD_BYTES {
         let mut piece = Vec::new();
         while piece.len() < 32 << 10 {
@@ -114,7 +114,8 @@ async fn konnectivity_floods_at_the_frontend_are_bounded() {
     check_call(&server.socket, echo).await;
     for each in floods("/ProxyService/Proxy") {
         let before = server.process.resident_kilobytes();
-        flood(UnixStream::connect(&server.socket).await.unwrap(), &each).await;
+        let mut stream = UnixStream::connect(&server.socket).await.unwrap();
+        flood(&mut stream, &each).await;
         check_call(&server.socket, echo).await;
         let now = server.process.resident_kilobytes();
         println!("{}: {before} kB, then {now} kB", each.0);
@@ -144,8 +145,8 @@ async fn konnectivity_floods_of_an_agent_are_bounded() {
     for each in floods("/AgentService/Connect") {
         let before = server.process.resident_kilobytes();
         let socket = TcpStream::connect(("127.0.0.1", server.agent_port)).await.unwrap();
-        let stream = tls_handshake(&environment, socket, Some(&pair), &["h2"]).await.unwrap();
-        flood(stream, &each).await;
+        let mut stream = tls_handshake(&environment, socket, Some(&pair), &["h2"]).await.unwrap();
+        flood(&mut stream, &each).await;
         check_call(&server.socket, echo).await;
         let now = server.process.resident_kilobytes();
         println!("{}: {before} kB, then {now} kB", each.0);
@@ -162,6 +163,7 @@ fn server_floods() -> Vec<Flood> {
     let request = header_block(&[(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/")]);
     let head = header_block(&[(":status", "200"), ("a", "b")]);
     let trailers = encode_frame(HEADERS, 0, 1, &header_block(&[("grpc-status", "0")]));
+    let long = header_block(&[("a", &*"b".repeat(16_000))]);
     let dial = |protocol: &str| Packet::DialRequest {
         protocol: protocol.to_owned(),
         address: "127.0.0.1:1".to_owned(),
@@ -183,7 +185,7 @@ fn server_floods() -> Vec<Flood> {
             }),
         ),
         ("HEADERS", Vec::new(), Box::new(move |id| encode_frame(HEADERS, END_HEADERS, id - 1, &head))),
-        ("CONTINUATION", trailers.clone(), Box::new(|_| encode_frame(CONTINUATION, 0, 1, b"\x00\x01a\x01b"))),
+        ("CONTINUATION", trailers.clone(), Box::new(move |_| encode_frame(CONTINUATION, 0, 1, &long))),
         ("empty CONTINUATION", trailers, Box::new(|_| encode_frame(CONTINUATION, 0, 1, b""))),
         packets("refused dials", &dial("udp")),
         packets("failed dials", &dial("tcp")),
@@ -196,7 +198,12 @@ fn server_floods() -> Vec<Flood> {
 /// Accepts a connection of an agent, and responds to its call as a server does.
 async fn accept_agent(listener: &TcpListener, tls: &TlsAcceptor) -> TlsStream<TcpStream> {
     let accepted = async {
-        let mut stream = tls.accept(listener.accept().await.unwrap().0).await.unwrap();
+        // The agent has given up those that waited too long.
+        let mut stream = loop {
+            if let Ok(stream) = tls.accept(listener.accept().await.unwrap().0).await {
+                break stream;
+            }
+        };
         let mut preface = [0; 24];
         stream.read_exact(&mut preface).await.unwrap();
         loop {
@@ -220,11 +227,11 @@ async fn accept_agent(listener: &TcpListener, tls: &TlsAcceptor) -> TlsStream<Tc
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_floods_of_a_server_at_an_agent_are_bounded() {
     let environment = new_environment();
-    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let port = free_port();
+    let listener = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
     let pair = CertKeyPair::from_files(&environment.path("konnectivity").display().to_string());
     let tls = TlsAcceptor::from(Arc::new(server_config(&pair)));
-    // The other server, whose tunnels go on.
+    // Another server, whose tunnels go on.
     let server = ServerProcess::start_at(&environment, "server", "grpc", ("127.0.0.1", port), &[]).await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
     command.args(agent_arguments(&environment, "a", "127.0.0.1,127.0.0.2", port));
@@ -234,9 +241,9 @@ async fn konnectivity_floods_of_a_server_at_an_agent_are_bounded() {
     let echo = start_echo();
     check_call(&server.socket, echo).await;
     for each in server_floods() {
-        let stream = accept_agent(&listener, &tls).await;
+        let mut stream = accept_agent(&listener, &tls).await;
         let before = agent.resident_kilobytes();
-        write_flood(stream, &each, 3).await;
+        write_flood(&mut stream, &each).await;
         check_call(&server.socket, echo).await;
         let now = agent.resident_kilobytes();
         println!("{}: {before} kB, then {now} kB", each.0);
