@@ -19,5 +19,9 @@ mod stream_counter;
 #[cfg(test)]
 mod tests;
 
+/// Maximum HTTP/2 frame: a packet with its head fits, so that its data is not copied.
+const MAX_FRAME_BYTES: u32 = 72 << 10;
+/// Maximum length of the metadata of a call or of its response.
+const MAX_METADATA_BYTES: u32 = 64 << 10;
 /// Maximum length of the protocol and the address of a dial together: they wait in queues and occur in errors.
 const MAX_ADDRESS_BYTES: usize = 2 << 10;

@@ -29,6 +29,7 @@ use crate::konnectivity::multiplexer::{
 };
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::stream_counter::StreamCounter;
+use crate::konnectivity::{MAX_FRAME_BYTES, MAX_METADATA_BYTES};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
 
 /// Time for the server to answer the call with its id.
@@ -39,9 +40,6 @@ const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
-const MAX_FRAME_BYTES: u32 = 72 << 10;
-/// Maximum length of the metadata of the server's response.
-const MAX_METADATA_BYTES: u32 = 64 << 10;
 
 /// What the agent tells a server of itself.
 #[derive(Clone, Debug)]

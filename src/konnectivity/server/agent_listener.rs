@@ -22,6 +22,7 @@ use crate::konnectivity::multiplexer::{PacketFrame, TunnelWindows, WINDOW_BYTES}
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::shorten;
 use crate::konnectivity::stream_counter::StreamCounter;
+use crate::konnectivity::{MAX_FRAME_BYTES, MAX_METADATA_BYTES};
 use crate::observe::metrics::StreamSegment;
 
 /// Path of the call.
@@ -30,12 +31,8 @@ const CONNECT_PATH: &str = "/AgentService/Connect";
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Window of the stream of an agent, in bytes. All its tunnels share it, and it is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
-/// Maximum HTTP/2 frame: a packet with its head fits, so that its data is not copied.
-pub(super) const MAX_FRAME_BYTES: u32 = 72 << 10;
 /// Calls of one agent connection at the same time. An agent has one.
 const MAX_STREAMS: u32 = 16;
-/// Maximum length of a call's metadata.
-pub(super) const MAX_METADATA_BYTES: u32 = 64 << 10;
 /// Time for the calls of a lost connection to end.
 const CALLS_END_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_AGENT_ID_BYTES: usize = 4 << 10;

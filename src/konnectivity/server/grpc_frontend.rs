@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES, end_calls, is_violation};
+use super::agent_listener::{HANDSHAKE_TIMEOUT, end_calls, is_violation};
 use super::authority_rewriter::AuthorityRewriter;
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
@@ -24,6 +24,7 @@ use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, PacketFrame, TunnelEvent, send_frame};
 use crate::konnectivity::packet_reader::{PacketReadError, PacketReader};
 use crate::konnectivity::stream_counter::StreamCounter;
+use crate::konnectivity::{MAX_FRAME_BYTES, MAX_METADATA_BYTES};
 use crate::observe::metrics::{KonnectivityDialFailure, StreamSegment};
 
 /// Path of the call.

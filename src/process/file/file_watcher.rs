@@ -255,11 +255,12 @@ impl FileWatcher {
     /// Watches the directories that are relevant now: a symbolic link may have a new target.
     fn update_watches(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
-        self.resolution_paths = match &self.roots {
-            WatchRoots::Files(paths) => resolution_paths(paths),
+        let roots = match &self.roots {
+            WatchRoots::Files(paths) => paths,
             // The directory itself may be a link, or may be removed and recreated.
-            WatchRoots::Directory(path) => resolution_paths(std::slice::from_ref(path)),
+            WatchRoots::Directory(path) => std::slice::from_ref(path),
         };
+        self.resolution_paths = resolution_paths(roots);
         watcher.set_paths(&self.resolution_paths);
         let mut wanted: BTreeSet<PathBuf> = self.resolution_paths.iter().map(|path| parent(path)).collect();
         let whole = match &self.roots {
@@ -272,11 +273,8 @@ impl FileWatcher {
         }
         // The kernel reports a directory under one of its names only, and links may lead through it: with a link, every
         // change in a watched directory counts. Otherwise those of other files, like a log, do not.
-        let is_linked = match &self.roots {
-            WatchRoots::Files(paths) => paths.iter().any(|path| is_linked(path)),
-            WatchRoots::Directory(path) => is_linked(path),
-        };
-        let scope = if is_linked { WatchScope::Directory } else { WatchScope::Paths };
+        let has_links = roots.iter().any(|path| is_linked(path));
+        let scope = if has_links { WatchScope::Directory } else { WatchScope::Paths };
         let mut watched = BTreeSet::new();
         for directory in wanted {
             // A directory that was removed and recreated has silently lost its watch, so each watch is requested
