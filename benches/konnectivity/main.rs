@@ -4,6 +4,7 @@
 //! tests/interop/peers/build konnectivity
 //! cargo bench --bench konnectivity                 # servers and agents in each pairing, with narthex's client
 //! cargo bench --bench konnectivity -- --transports grpc --jobs echo,stalled-target --rounds 1
+//! cargo bench --bench konnectivity -- --pairs reference,narthex   # neither mixed pairs nor runs without a tunnel
 //! cargo bench --bench konnectivity -- --clients    # both clients, through the reference server and agent
 //! ```
 //!
@@ -34,7 +35,9 @@ use targets::Targets;
 const MEMORY_RETURN_TIME: Duration = Duration::from_secs(20);
 
 /// Whether server and agent are narthex's, and how the table calls them.
-const PAIRS: [([bool; 2], &str); 4] = [
+type Pair = ([bool; 2], &'static str);
+
+const PAIRS: [Pair; 4] = [
     ([false, false], "reference"),
     ([true, false], "own server"),
     ([false, true], "own agent"),
@@ -60,8 +63,12 @@ fn main() {
         Some(names) => names.split(',').map(|name| JOBS.iter().find(|job| job.name == name).unwrap()).collect(),
         None => JOBS.iter().collect(),
     };
+    let pairs: Vec<Pair> = match option("--pairs") {
+        Some(names) => names.split(',').map(|name| *PAIRS.iter().find(|(_, pair)| *pair == name).unwrap()).collect(),
+        None => PAIRS.to_vec(),
+    };
     for transport in transports.split(',') {
-        benchmark.compare_pairs(Transport::parse(transport), &jobs);
+        benchmark.compare_pairs(Transport::parse(transport), &jobs, &pairs);
     }
 }
 
@@ -101,22 +108,25 @@ impl Benchmark {
         }
     }
 
-    fn compare_pairs(&self, transport: Transport, jobs: &[&Job]) {
-        let titles = PAIRS.map(|(_, title)| format!("{title:>10}")).join(" ");
+    /// With all pairs, transfers, dials and echoes also without a tunnel, and with the client of the reference.
+    fn compare_pairs(&self, transport: Transport, jobs: &[&Job], pairs: &[Pair]) {
+        let is_whole = pairs.len() == PAIRS.len();
+        let titles: Vec<String> = pairs.iter().map(|(_, title)| format!("{title:>10}")).collect();
+        let titles = titles.join(" ");
         println!("{:34} {titles}   medians of {} rounds", transport.title(), self.rounds);
         for job in jobs {
-            let mut figures = PAIRS.map(|_| Vec::new());
+            let mut figures = vec![Vec::new(); pairs.len()];
             for _ in 0..self.rounds {
-                for ((own, _), figures) in PAIRS.iter().zip(&mut figures) {
+                for ((own, _), figures) in pairs.iter().zip(&mut figures) {
                     figures.push(self.measure(transport, *own, &self.own_client, job));
                 }
             }
-            if transport == Transport::Grpc && job.supports_reference_client && job.kind != JobKind::Idle {
+            if is_whole && transport == Transport::Grpc && job.supports_reference_client && job.kind != JobKind::Idle {
                 let client = peer_program("konnectivity-client");
                 let reference = (0..self.rounds).map(|_| self.measure(transport, [false, false], &client, job));
                 job.print_beside("its client", &reference.collect::<Vec<_>>());
             }
-            if job.has_baseline() {
+            if is_whole && job.has_baseline() {
                 let target = self.targets.port(job.target);
                 let measure = |port| (0..self.rounds).map(|_| self.measure_direct(job, port)).collect::<Vec<_>>();
                 let direct = measure(target);
