@@ -5,7 +5,6 @@ use h2::RecvStream;
 
 use super::stream_counter::StreamCounter;
 use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, PacketDecoder};
-use crate::tls::without_docs_link;
 
 /// Received bytes of an incomplete packet beyond which HTTP/2's flow control counts them as read: a packet may be longer
 /// than the window of its stream.
@@ -88,7 +87,7 @@ impl PacketReader {
                 }
                 Some(Err(error)) => {
                     self.count(|counter| counter.record_error(&error));
-                    return Err(PacketReadError::Stream(without_docs_link(&error.to_string()).to_owned()));
+                    return Err(PacketReadError::Stream(error.to_string()));
                 }
                 None if self.decoder.is_at_boundary() => return Ok(None),
                 None => return Err(PacketReadError::Stream("the stream ended within a packet".to_owned())),

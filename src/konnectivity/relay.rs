@@ -13,10 +13,9 @@ use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_rustls::server::TlsStream;
 
 use super::multiplexer::{MAX_PACKET_DATA, MultiplexedTunnel, TunnelEvent};
-use crate::egress::ReadAhead;
+use crate::tls::TlsStream;
 
 /// How long a socket may accept nothing after its tunnel was closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,13 +64,7 @@ impl PeerState for UnixStream {
     }
 }
 
-impl<S: PeerState> PeerState for TlsStream<S> {
-    fn peer_end(&self) -> PeerEnd {
-        self.get_ref().0.peer_end()
-    }
-}
-
-impl<S: PeerState> PeerState for ReadAhead<S> {
+impl<S: PeerState, C> PeerState for TlsStream<S, C> {
     fn peer_end(&self) -> PeerEnd {
         self.get_ref().peer_end()
     }
@@ -344,7 +337,7 @@ async fn read<R: AsyncRead + Unpin>(reader: &mut R, deferred_error: &mut Option<
                 buffer.reserve(MAX_PACKET_DATA);
             }
             let limit = buffer.capacity().min(MAX_PACKET_DATA);
-            // TLS returns one record at a time, which is a quarter of a packet. Little data is sent at once.
+            // A read returns what has arrived, which is often part of a packet. Little data is sent at once.
             let mut last = MIN_SHARED_BYTES;
             while last >= MIN_SHARED_BYTES && buffer.len() < limit {
                 let room = limit - buffer.len();
@@ -404,11 +397,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn relay_reads_records_of_tls_into_one_packet() {
-        const RECORD: usize = 16 << 10;
-        let mut reader = PieceReader { pieces: vec![10, RECORD, 10, RECORD, RECORD, RECORD, RECORD], error: None };
+    async fn relay_reads_pieces_into_one_packet() {
+        const PIECE: usize = 16 << 10;
+        let mut reader = PieceReader { pieces: vec![10, PIECE, 10, PIECE, PIECE, PIECE, PIECE], error: None };
         let mut deferred_error = None;
-        for expected in [4 * RECORD, 10, RECORD + 10] {
+        for expected in [4 * PIECE, 10, PIECE + 10] {
             assert_eq!(read(&mut reader, &mut deferred_error).await.unwrap().len(), expected);
         }
         assert!(reader.pieces.is_empty());

@@ -12,8 +12,6 @@ use futures_util::future::Either;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tower::{Service, ServiceExt};
 
 use super::connections::{
@@ -26,6 +24,7 @@ use super::request_service::RequestService;
 use super::tracked_stream::TrackedStream;
 use super::{IncomingConnection, ServerLimits};
 use crate::observe::metrics::HandshakeFailure;
+use crate::tls::ServerTlsStream;
 
 /// An accepted connection after its TLS handshake.
 #[derive(Clone)]
@@ -36,7 +35,7 @@ pub struct AcceptedConnection {
     pub local: Option<SocketAddr>,
     /// The client's certificate chain, leaf first; possession of the key is proved, trust is not verified.
     pub client_chain: Vec<CertificateDer<'static>>,
-    /// The server name that the client named in the handshake (SNI), as it wrote it.
+    /// The server name that the client named in the handshake (SNI), in lower case.
     pub server_name: Option<Box<str>>,
     /// The protocol chosen by ALPN.
     pub protocol: HttpProtocol,
@@ -92,14 +91,10 @@ pub enum TlsConfigSource {
 }
 
 impl TlsConfigSource {
-    async fn accept(self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    fn config(self, server_name: Option<&str>) -> Arc<rustls::ServerConfig> {
         match self {
-            TlsConfigSource::Fixed(config) => TlsAcceptor::from(config).accept(socket).await,
-            TlsConfigSource::ByServerName(select) => {
-                let started = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket).await?;
-                let config = select(started.client_hello().server_name());
-                started.into_stream(config).await
-            }
+            TlsConfigSource::Fixed(config) => config,
+            TlsConfigSource::ByServerName(select) => select(server_name),
         }
     }
 }
@@ -140,8 +135,8 @@ async fn handshake_and_serve<S: RequestService>(
         if is_plain_http(&mut socket).await? {
             return Err(HandshakeError::PlainHttp(client, socket));
         }
-        let stream = tls.accept(socket).await?;
-        let (accepted, listed) = register(client, &stream, &connections);
+        let (stream, server_name) = ServerTlsStream::accept_by_name(socket, |name| tls.config(name)).await?;
+        let (accepted, listed) = register(client, server_name, &stream, &connections);
         let Ok(service) = make_service.oneshot(accepted).await;
         Ok((stream, service, listed))
     });
@@ -182,17 +177,17 @@ impl From<io::Error> for HandshakeError {
 /// Registers a connection whose TLS handshake is done.
 fn register(
     remote: SocketAddr,
-    stream: &TlsStream<TcpStream>,
+    server_name: Option<Box<str>>,
+    stream: &ServerTlsStream<TcpStream>,
     connections: &Connections,
 ) -> (AcceptedConnection, ConnectionRegistration) {
-    let (socket, session) = stream.get_ref();
-    let http2 = session.alpn_protocol() == Some(b"h2");
+    let http2 = stream.state().alpn_protocol() == Some(b"h2");
     let listed = connections.register(remote, http2);
     let accepted = AcceptedConnection {
         remote,
-        local: socket.local_addr().ok(),
-        client_chain: session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
-        server_name: session.server_name().map(Box::from),
+        local: stream.get_ref().local_addr().ok(),
+        client_chain: stream.state().peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        server_name,
         protocol: if http2 { HttpProtocol::Http2 } else { HttpProtocol::Http1 },
         handle: ConnectionHandle(listed.connection.clone()),
     };
@@ -202,12 +197,12 @@ fn register(
 /// Starts HTTP on a TLS stream. Not an async function, nor part of one: its future would hold the stream beside the
 /// connection, a kilobyte for each idle watch.
 fn start_http<S: RequestService>(
-    stream: TlsStream<TcpStream>,
+    stream: ServerTlsStream<TcpStream>,
     service: &S,
     limits: &ServerLimits,
     listed: &ConnectionRegistration,
 ) -> impl Future<Output = ()> + use<S> {
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let http2 = stream.state().alpn_protocol() == Some(b"h2");
     let stream = TrackedStream::new(stream, listed.connection.clone());
     if http2 {
         Either::Left(serve_http2(stream, service.clone(), limits, &listed.connection))

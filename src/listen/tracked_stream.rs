@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 
 use super::connections::{CloseMode, ConnectionTracker};
 use super::h2_frame_tracker::FrameTracker;
 use super::lingering_close::LingeringClose;
+use crate::tls::ServerTlsStream;
 
 /// A stream that reports reads and writes to its [`ConnectionTracker`].
 pub(super) struct TrackedStream<T> {
@@ -24,7 +24,7 @@ pub(super) struct TrackedStream<T> {
 }
 
 /// A client's TLS connection, tracked.
-pub(super) type ClientStream = TrackedStream<TlsStream<TcpStream>>;
+pub(super) type ClientStream = TrackedStream<ServerTlsStream<TcpStream>>;
 
 impl<T> TrackedStream<T> {
     pub(super) fn new(stream: T, lifetime: Arc<ConnectionTracker>) -> TrackedStream<T> {

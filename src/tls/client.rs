@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rustls::client::Resumption;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
@@ -48,7 +48,9 @@ pub fn build_config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Prob
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = settings.alpn.clone();
-    config.resumption = Resumption::in_memory_sessions(32);
+    // A connection without rustls' buffers does not forget a session of TLS 1.2 that its server has lost: each attempt
+    // would fail.
+    config.resumption = Resumption::in_memory_sessions(32).tls12_resumption(Tls12Resumption::Disabled);
     Ok(Arc::new(config))
 }
 

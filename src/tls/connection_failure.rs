@@ -98,23 +98,6 @@ pub fn describe_error(error: &io::Error) -> String {
     }
 }
 
-/// Removes the link to rustls' documentation from an error, which it has for a session closed without close_notify.
-pub(crate) fn strip_docs_link(error: io::Error) -> io::Error {
-    if error.kind() != io::ErrorKind::UnexpectedEof {
-        return error;
-    }
-    let text = error.to_string();
-    match without_docs_link(&text) {
-        short if short.len() < text.len() => io::Error::new(io::ErrorKind::UnexpectedEof, short),
-        _ => error,
-    }
-}
-
-/// The text of an error without a link to rustls' documentation.
-pub(crate) fn without_docs_link(text: &str) -> &str {
-    text.split_once(": https://docs.rs/rustls/").map_or(text, |(text, _)| text)
-}
-
 /// The rustls error in `error`, if any.
 pub fn rustls_error(error: &io::Error) -> Option<&Error> {
     let mut source: Option<&(dyn StdError + 'static)> = error.get_ref().map(|it| it as _);

@@ -15,6 +15,7 @@ mod key_pair;
 mod peer_certificate;
 pub mod server;
 mod signature;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -30,8 +31,8 @@ pub(crate) use certificate::format_date;
 pub use certificate_in_use::CertificateInUse;
 pub use certificate_report::CertificateReport;
 pub use client_identity::ClientIdentity;
+pub(crate) use connection_failure::PeerAlert;
 pub use connection_failure::{ConnectionFailure, describe_error, failure_reason, refused_certificate, rustls_error};
-pub(crate) use connection_failure::{PeerAlert, strip_docs_link, without_docs_link};
 pub use expiry_log::ExpiryLog;
 pub(crate) use expiry_warning::describe_time_left;
 pub use expiry_warning::{EARLIEST_EXPIRY_WARNING, ExpiringCertificate, ExpiryWarning};
@@ -45,6 +46,7 @@ pub use generate::generated_certs::{
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 pub use server::ClientTrust;
+pub use stream::{ClientTlsStream, ServerTlsStream, TlsStream};
 pub use verify::{UntrustedChain, VerifiedChain};
 
 /// The only cryptography provider of this process, aws-lc-rs. It is passed explicitly everywhere, so that no

@@ -7,20 +7,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::{ClientConfig, HandshakeKind, ProtocolVersion, ServerConfig};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, HandshakeKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::client::{self, ClientSettings};
 use super::server::{self, NamedCertKey, ServingSettings};
-use super::{Authority, CertificateSpec, ConnectionFailure, Issued, KeyPair, PairFiles};
+use super::{
+    Authority, CertificateSpec, ClientTlsStream, ConnectionFailure, Issued, KeyPair, PairFiles, ServerTlsStream,
+};
 use crate::process::{Drain, Problems, ShutdownPhase};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A server with its files and authorities.
-struct TlsFixture {
+pub(super) struct TlsFixture {
     dir: TempDir,
     servers: Authority,
     clients: Authority,
@@ -39,7 +41,7 @@ struct HandshakeOutcome {
 }
 
 impl TlsFixture {
-    fn new() -> TlsFixture {
+    pub(super) fn new() -> TlsFixture {
         let dir = tempfile::tempdir().unwrap();
         let (servers, clients) = (Authority::generate("servers"), Authority::generate("clients"));
         let settings = ServingSettings {
@@ -69,15 +71,35 @@ impl TlsFixture {
         self.servers.issue(&CertificateSpec::serving(&[name.to_owned()]), SystemTime::now()).unwrap()
     }
 
-    fn client(&self, identity: Option<KeyPair>) -> Arc<ClientConfig> {
+    pub(super) fn client(&self, identity: Option<KeyPair>) -> Arc<ClientConfig> {
         client::build_config(&ClientSettings { identity: identity.map(Arc::new), ..trusting(&self.servers) }).unwrap()
+    }
+
+    /// A client of one TLS version, without a certificate or with `certified`.
+    pub(super) fn client_of_version(
+        &self,
+        version: &'static SupportedProtocolVersion,
+        certified: Option<rustls::sign::CertifiedKey>,
+    ) -> Arc<ClientConfig> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.servers.certificate().clone()).unwrap();
+        let builder = ClientConfig::builder_with_provider(super::provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots);
+        Arc::new(match certified {
+            Some(certified) => {
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
+            }
+            None => builder.with_no_client_auth(),
+        })
     }
 
     fn files(&self) -> server::ServingFiles {
         server::ServingFiles::open(self.settings.clone()).map_err(|it| it.to_string()).unwrap()
     }
 
-    fn config(&self) -> Arc<ServerConfig> {
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
         self.files().publish().map_err(|it| it.to_string()).unwrap().1.config.get().as_ref().clone()
     }
 }
@@ -95,12 +117,12 @@ fn trusting(authority: &Authority) -> ClientSettings {
 async fn handshake(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> io::Result<HandshakeOutcome> {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let serve = async move {
-        let mut stream = TlsAcceptor::from(server).accept(far).await?;
+        let mut stream = ServerTlsStream::accept(server, far).await?;
         let mut byte = [0];
         stream.read_exact(&mut byte).await?;
         stream.write_all(&byte).await?;
         stream.shutdown().await?;
-        let connection = stream.get_ref().1;
+        let connection = stream.state();
         let chain = connection.peer_certificates().unwrap_or_default().to_vec();
         let kind = connection.handshake_kind().expect("the handshake is done");
         let version = connection.protocol_version().expect("the handshake is done");
@@ -108,17 +130,17 @@ async fn handshake(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &
     };
     let call = async move {
         let name = client::server_name(name).unwrap();
-        let mut stream = TlsConnector::from(client).connect(name, near).await?;
+        let mut stream = ClientTlsStream::connect(client, name, near).await?;
         stream.write_all(b"x").await?;
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await?;
         assert_eq!(rest, b"x");
-        let connection = stream.get_ref().1;
+        let connection = stream.state();
         let certificate = connection.peer_certificates().expect("a server has a certificate")[0].clone();
         Ok::<_, io::Error>((connection.handshake_kind().expect("the handshake is done"), certificate))
     };
     // The client's error first: the server only sees the alert.
-    let (served, called) = tokio::join!(serve, call);
+    let (served, called) = tokio::join!(Box::pin(serve), Box::pin(call));
     let (client_kind, server_certificate) = called?;
     let (chain, server_kind, version, alpn) = served?;
     Ok(HandshakeOutcome { chain, server_kind, client_kind, version, alpn, server_certificate })
@@ -154,15 +176,9 @@ async fn handshake_accepts_version_1_client_certificate() {
     let pair = KeyPair::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), "jane").unwrap();
     let old = world.clients.version_1(&issued);
     let certified = rustls::sign::CertifiedKey::new(vec![old], pair.certified().key.clone());
-    for versions in [&[&rustls::version::TLS12][..], &[&rustls::version::TLS13]] {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(world.servers.certificate().clone()).unwrap();
-        let client = ClientConfig::builder_with_provider(super::provider())
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified.clone())));
-        let met = handshake(world.config(), Arc::new(client), "localhost").await.unwrap();
+    for version in [&TLS12, &TLS13] {
+        let client = world.client_of_version(version, Some(certified.clone()));
+        let met = handshake(world.config(), client, "localhost").await.unwrap();
         let refused = world.clients.bundle().verify_client(&met.chain, UnixTime::now()).unwrap_err();
         assert!(refused.reason.contains("version 1"), "{refused}");
     }
@@ -174,15 +190,9 @@ async fn handshake_fails_without_client_key() {
     let jane = world.clients.pair(&CertificateSpec::client("jane", &[]));
     let thief = world.clients.pair(&CertificateSpec::client("thief", &[]));
     let stolen = rustls::sign::CertifiedKey::new(jane.chain().to_vec(), thief.certified().key.clone());
-    for versions in [&[&rustls::version::TLS12][..], &[&rustls::version::TLS13]] {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(world.servers.certificate().clone()).unwrap();
-        let client = ClientConfig::builder_with_provider(super::provider())
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(stolen.clone())));
-        assert!(handshake(world.config(), Arc::new(client), "localhost").await.is_err());
+    for version in [&TLS12, &TLS13] {
+        let client = world.client_of_version(version, Some(stolen.clone()));
+        assert!(handshake(world.config(), client, "localhost").await.is_err());
     }
 }
 
@@ -206,14 +216,7 @@ async fn session_resumption_disabled() {
 #[tokio::test]
 async fn session_resumption_disabled_tls_1_2() {
     let world = TlsFixture::new();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.servers.certificate().clone()).unwrap();
-    let client = ClientConfig::builder_with_provider(super::provider())
-        .with_protocol_versions(&[&rustls::version::TLS12])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let (server, client) = (world.config(), Arc::new(client));
+    let (server, client) = (world.config(), world.client_of_version(&TLS12, None));
     for _ in 0..2 {
         let met = handshake(server.clone(), client.clone(), "localhost").await.unwrap();
         assert_eq!(met.version, ProtocolVersion::TLSv1_2);
@@ -457,23 +460,4 @@ async fn serving_files_reload_keeps_pair_while_half_written() {
             follower.await.unwrap();
         })
         .await;
-}
-
-/// The error of a session closed without close_notify has no link.
-#[tokio::test]
-async fn missing_close_notify_error_without_docs_link() {
-    let world = TlsFixture::new();
-    let (near, far) = tokio::io::duplex(64 * 1024);
-    let server = TlsAcceptor::from(world.config());
-    let client = TlsConnector::from(world.client(None));
-    let name = client::server_name("localhost").unwrap();
-    let (served, called) = tokio::join!(server.accept(far), client.connect(name, near));
-    drop(served.unwrap());
-    let error = called.unwrap().read_to_end(&mut Vec::new()).await.unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("docs.rs"), "{text}");
-    let cleaned = super::strip_docs_link(error);
-    assert_eq!(cleaned.kind(), io::ErrorKind::UnexpectedEof);
-    assert!(cleaned.to_string().contains("close_notify") && !cleaned.to_string().contains("://"), "{cleaned}");
-    assert_eq!(ConnectionFailure::from_io(&cleaned), ConnectionFailure::ConnectionClosed);
 }

@@ -12,8 +12,6 @@ use http::StatusCode;
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use super::api_server::ApiServerKubeconfig;
 use super::certificate_expiry::CertificateInventory;
@@ -25,7 +23,6 @@ use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{FrontendAddress, FrontendMode, KonnectivityServerConfig};
-use crate::egress::ReadAhead;
 use crate::konnectivity::leases::publish_lease;
 use crate::konnectivity::report::KonnectivityServerReport;
 use crate::konnectivity::server::{
@@ -36,6 +33,7 @@ use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, configure_socket};
+use crate::tls::ServerTlsStream;
 use crate::tls::server::{MutualTlsFiles, MutualTlsReaders};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -332,7 +330,7 @@ impl ListenerService {
                     self.server.record_refused_connection("client", remote, &error);
                 })?;
                 let Some(stream) = stream else { return Ok(()) };
-                Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref().0.get_ref()))).await;
+                Box::pin(self.serve_client(stream, |stream| reset(stream.get_ref()))).await;
                 Ok(())
             }
             AcceptedSocket::ClientUnix(socket) => {
@@ -384,7 +382,7 @@ fn reset(socket: &TcpStream) {
 async fn handshake(
     socket: std::net::TcpStream,
     tls: &TlsReader,
-) -> io::Result<Option<Box<TlsStream<ReadAhead<TcpStream>>>>> {
+) -> io::Result<Option<Box<ServerTlsStream<TcpStream>>>> {
     let socket = TcpStream::from_std(socket)?;
     let shake_hands = async {
         match socket.peek(&mut [0]).await {
@@ -394,7 +392,7 @@ async fn handshake(
             _ => {}
         }
         let config = tls.load().as_ref().clone();
-        let stream = TlsAcceptor::from(config).accept(ReadAhead::with_read_ahead(socket)).await?;
+        let stream = ServerTlsStream::accept(config, socket).await?;
         Ok(Some(Box::new(stream)))
     };
     timeout(HANDSHAKE_TIMEOUT, shake_hands).await?

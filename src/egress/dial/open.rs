@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::egress::dial::dialer::{Dialer, OpenedStream};
 use crate::egress::dial::maybe_tls_stream::MaybeTlsStream;
@@ -12,6 +11,7 @@ use crate::egress::dial::transport::TransportStream;
 use crate::egress::dial::{DialedConnection, unix, via_proxy};
 use crate::egress::dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
 use crate::egress::{Address, Destination, EgressRoute, EndpointKey, ReadAhead, TransportSecurity};
+use crate::tls::ClientTlsStream;
 
 impl Dialer {
     /// Opens a stream to `destination`, without the destination's TLS. `patience` limits direct dials; dials through a
@@ -72,7 +72,7 @@ impl Dialer {
             }
             TransportSecurity::Tls(tls) => {
                 let connected = Instant::now();
-                let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
+                let handshake = ClientTlsStream::connect(tls.config(only_http1), tls.server_name().clone(), stream);
                 let rest = key.dial_timeout().saturating_sub(connected - started).min(*connect_timeout);
                 let stream = match timeout(rest, handshake).await {
                     Ok(shaken) => shaken.map_err(|error| {
@@ -82,8 +82,8 @@ impl Dialer {
                     Err(_) => return Err(DialError::timed_out(DialPhase::Handshake, address, *connect_timeout)),
                 };
                 timing.handshake = connected.elapsed();
-                self.record_peer_certificate(address, tls.server_name(), stream.get_ref().1.peer_certificates());
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                self.record_peer_certificate(address, tls.server_name(), stream.state().peer_certificates());
+                let http2 = stream.state().alpn_protocol() == Some(b"h2");
                 (MaybeTlsStream::Tls(Box::new(stream)), if http2 { HttpVersion::Http2 } else { HttpVersion::Http1 })
             }
         };

@@ -1,7 +1,7 @@
-//! Reads more from a socket than TLS asks for.
+//! Reads more from a stream without TLS than its reader asks for.
 //!
-//! rustls reads 4 KiB at a time. A peer that sends the data of many requests or tunnels on one connection has often sent
-//! more by then, and each read would be a system call.
+//! A peer that sends the data of many requests on one connection has often sent more by then, and each read would be a
+//! system call. TLS has buffers of its own.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -24,8 +24,8 @@ thread_local! {
 }
 
 /// An open connection with optional read-ahead.
-pub struct ReadAhead<S = TransportStream> {
-    transport: S,
+pub struct ReadAhead {
+    transport: TransportStream,
     is_enabled: bool,
     buffered: Option<ReadBuffer>,
     /// Counts the connection, if it is counted.
@@ -37,18 +37,6 @@ struct ReadBuffer {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
-}
-
-impl<S> ReadAhead<S> {
-    /// A connection with read-ahead.
-    pub fn with_read_ahead(transport: S) -> ReadAhead<S> {
-        ReadAhead { transport, is_enabled: true, buffered: None, slot: None }
-    }
-
-    /// The connection itself. What was read ahead is not in it.
-    pub fn get_ref(&self) -> &S {
-        &self.transport
-    }
 }
 
 impl ReadAhead {
@@ -97,7 +85,7 @@ impl ReadBuffer {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
+impl AsyncRead for ReadAhead {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.buffered.is_none() {
@@ -126,7 +114,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
+impl AsyncWrite for ReadAhead {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.transport).poll_write(cx, bytes)
     }

@@ -10,10 +10,9 @@ macro_rules! streams {
                 cx: &mut std::task::Context<'_>,
                 out: &mut tokio::io::ReadBuf<'_>,
             ) -> std::task::Poll<std::io::Result<()>> {
-                let read = match self.get_mut() {
+                match self.get_mut() {
                     $($of::$variant(it) => std::pin::Pin::new(it).poll_read(cx, out),)+
-                };
-                read.map_err(crate::tls::strip_docs_link)
+                }
             }
         }
 

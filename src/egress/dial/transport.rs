@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::client::TlsStream;
 
 use crate::egress::dial::streams::streams;
 use crate::egress::proxy::konnectivity::KonnectivityTunnel;
+use crate::tls::ClientTlsStream;
 
 /// An open transport to a backend or to a proxy.
-pub enum TransportStream {
+pub(in crate::egress) enum TransportStream {
     /// To the backend itself, or to a proxy.
     Tcp(TcpStream),
     /// Unix socket of a backend or proxy on this machine.
     Unix(UnixStream),
     /// TLS to a proxy.
-    Tls(Box<TlsStream<TransportStream>>),
+    Tls(Box<ClientTlsStream<TransportStream>>),
     /// A tunnel through a Konnectivity server and agent to the backend.
     Tunnel(Box<KonnectivityTunnel>),
 }
@@ -28,7 +28,7 @@ impl TransportStream {
         match self {
             // Fails only if the peer has closed already.
             TransportStream::Tcp(socket) => drop(SockRef::from(socket).set_linger(Some(Duration::ZERO))),
-            TransportStream::Tls(stream) => stream.get_ref().0.reset_on_drop(),
+            TransportStream::Tls(stream) => stream.get_ref().reset_on_drop(),
             TransportStream::Unix(_) | TransportStream::Tunnel(_) => {}
         }
     }

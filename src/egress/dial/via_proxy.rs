@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
 
 use crate::egress::dial::dialer::{Dialer, OpenedStream};
 use crate::egress::dial::happy_eyeballs;
@@ -18,6 +17,7 @@ use crate::egress::route::egress_route::{EgressProtocol, EgressProxy, EgressSele
 use crate::egress::route::proxy_health::{ProxyHealthChange, ProxyState};
 use crate::egress::{Address, Destination, Host, ReadAhead};
 use crate::observe::metrics::CallKind;
+use crate::tls::ClientTlsStream;
 
 /// Limit of a name in SOCKS5, in bytes; DNS names have at most 253.
 const MAX_NAME_BYTES: usize = 255;
@@ -261,12 +261,12 @@ async fn connect_to_proxy(
         }
     };
     let Some(tls) = &proxy.tls else { return Ok(carrier) };
-    let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
+    let shaken = ClientTlsStream::connect(tls.config.clone(), tls.name.clone(), carrier).await;
     let shaken = shaken.map_err(|error| {
         dialer.record_refused_peer(&proxy.address, &tls.name, &error);
         ProxyFault::Untrusted.with_cause(format!("TLS handshake: {}", crate::tls::describe_error(&error)))
     })?;
-    dialer.record_peer_certificate(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
+    dialer.record_peer_certificate(&proxy.address, &tls.name, shaken.state().peer_certificates());
     Ok(TransportStream::Tls(Box::new(shaken)))
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_rustls::TlsConnector;
 
 use super::alert_stream::AlertStream;
 use super::connect_error::ServerConnectError;
@@ -18,11 +17,12 @@ use super::connection::{AgentMetadata, ServerStream, send_drain};
 use super::files::{client_config, read_token};
 use super::settings::{AgentSettings, ServerCountSource};
 use super::state::AgentState;
-use crate::egress::{DestinationPattern, ReadAhead};
+use crate::egress::DestinationPattern;
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
 use crate::process::{Drain, ShutdownPhase, configure_socket};
+use crate::tls::ClientTlsStream;
 use crate::tls::client::server_name;
 
 /// Time for TCP and TLS handshakes with a server.
@@ -241,8 +241,7 @@ impl KonnectivityAgent {
         let connected = timeout(CONNECT_TIMEOUT, async {
             let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
             configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
-            let connected = TlsConnector::from(config).connect(name, ReadAhead::with_read_ahead(socket)).await;
-            connected.map_err(|error| ServerConnectError::tls(&error))
+            ClientTlsStream::connect(config, name, socket).await.map_err(|error| ServerConnectError::tls(&error))
         });
         let stream = match connected.await {
             Ok(Ok(stream)) => stream,
