@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, consume_budget};
 use tokio::time::{sleep, timeout};
 
 use super::connect_error::ServerConnectError;
@@ -28,6 +29,7 @@ use crate::konnectivity::multiplexer::{
     PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
 };
 use crate::konnectivity::packet_reader::PacketReader;
+use crate::konnectivity::recent_failures::Failure;
 use crate::konnectivity::stream_counter::StreamCounter;
 use crate::konnectivity::{MAX_FRAME_BYTES, MAX_METADATA_BYTES};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
@@ -38,6 +40,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for a server to end a stream that its agent has ended.
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Dials of one server that may wait for their targets. Each has a socket for up to 5 s.
+const MAX_PENDING_DIALS: usize = 10_000;
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
 
@@ -199,7 +203,7 @@ impl Drop for ClosingMultiplexer {
 /// Processes the packets of the server until its stream ends.
 async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result<(), String> {
     let multiplexer = &context.multiplexer;
-    let mut last_connection = 0;
+    let (mut last_connection, mut has_refused) = (0, false);
     // Not aborted with the stream: a target gets what was sent to it.
     let mut endpoints = DetachOnDrop(JoinSet::new());
     loop {
@@ -210,11 +214,23 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
         };
         let Some(packet) = packet else { return Ok(()) };
         match packet {
+            Packet::DialRequest { address, random, .. } if context.pending_dials.get() >= MAX_PENDING_DIALS => {
+                if !std::mem::replace(&mut has_refused, true) {
+                    tracing::warn!(
+                        limit = MAX_PENDING_DIALS,
+                        "dials refused: too many of this server wait for their targets"
+                    );
+                }
+                refuse_dial(context, &address, random);
+            }
             Packet::DialRequest { protocol, address, random } => {
                 last_connection += 1;
                 context.pending_dials.set(context.pending_dials.get() + 1);
                 let request = DialRequest { protocol, address, random, connection: last_connection };
                 endpoints.0.spawn_local(serve_endpoint(context.clone(), request));
+                // A server that always has another dial would leave no time for them, nor for those that have ended.
+                consume_budget().await;
+                while endpoints.0.try_join_next().is_some() {}
             }
             Packet::Data { connection: 0, .. } => {}
             Packet::Data { connection, data } => match multiplexer.receive(connection, data) {
@@ -244,6 +260,14 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
             | Packet::Unknown(_) => {}
         }
     }
+}
+
+/// Answers a dial that exceeds [`MAX_PENDING_DIALS`].
+fn refuse_dial(context: &EndpointContext, address: &str, random: i64) {
+    let error = "dial: too many dials of this server wait for their targets";
+    context.state.metrics.dial_failures.fetch_add(1, Relaxed);
+    context.state.failed_dials.record(Failure { reason: "refused", address, agent_id: "", error });
+    context.multiplexer.send(&Packet::DialResponse { error: error.to_owned(), connection: 0, random });
 }
 
 struct DetachOnDrop(JoinSet<()>);

@@ -33,6 +33,9 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 const STREAM_WINDOW: u32 = 1 << 20;
 /// Calls of a connection at the same time. kube-apiserver has one, narthex's gateway all of its own.
 const MAX_STREAMS: u32 = 20_000;
+/// Close requests before a dial that are answered on a call. The answers fit into the initial window of HTTP/2, so that a
+/// client that does not read them holds up no reading.
+const MAX_REFUSED_CLOSES: usize = 100;
 /// Window of a connection, in bytes: calls whose target does not read must not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The reference's client loses data that comes before it has registered the connection, less than a millisecond after
@@ -173,6 +176,7 @@ struct ProxyCall<'s> {
 impl ProxyCall<'_> {
     /// Serves the call until the client ends it.
     async fn serve(&mut self) -> Result<(), CallBroken> {
+        let mut refused_closes = 0;
         loop {
             let Some(packet) = self.next_packet().await? else { return Ok(()) };
             match packet {
@@ -191,6 +195,10 @@ impl ProxyCall<'_> {
                 Packet::CloseRequest { connection } => {
                     let error = "backend uninitialized".to_owned();
                     self.respond(&Packet::CloseResponse { error, connection }).await?;
+                    refused_closes += 1;
+                    if refused_closes == MAX_REFUSED_CLOSES {
+                        return self.discard().await;
+                    }
                 }
                 _ => {}
             }
