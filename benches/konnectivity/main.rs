@@ -37,6 +37,7 @@ const MEMORY_RETURN_TIME: Duration = Duration::from_secs(20);
 /// Whether server and agent are narthex's, and how the table calls them.
 type Pair = ([bool; 2], &'static str);
 
+/// All pairs.
 const PAIRS: [Pair; 4] = [
     ([false, false], "reference"),
     ([true, false], "own server"),

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, Tls12Resumption};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls12Resumption,
+    Tls13ClientSessionValue,
+};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, Error};
+use rustls::{ClientConfig, Error, NamedGroup};
 
 use super::bundle::Bundle;
 use super::connection_failure::{remember_explanation, to_rustls_error};
@@ -16,6 +19,9 @@ use super::provider;
 use super::signature::signature_checks;
 use super::verify::PeerRole;
 use crate::process::Problem;
+
+/// Sessions that are kept for one configuration.
+const MAX_SESSIONS: usize = 32;
 
 /// All settings that bear on trust in a backend, except its name, which is an argument of each
 /// connection. Connections may be shared between equal settings; compare them, do not hash them.
@@ -48,10 +54,42 @@ pub fn build_config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Prob
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = settings.alpn.clone();
-    // A connection without rustls' buffers does not forget a session of TLS 1.2 that its server has lost: each attempt
-    // would fail.
-    config.resumption = Resumption::in_memory_sessions(32).tls12_resumption(Tls12Resumption::Disabled);
+    let sessions = Arc::new(Tls13Sessions(ClientSessionMemoryCache::new(MAX_SESSIONS)));
+    config.resumption = Resumption::store(sessions).tls12_resumption(Tls12Resumption::Disabled);
     Ok(Arc::new(config))
+}
+
+/// Sessions to resume, of TLS 1.3 alone.
+///
+/// rustls' unbuffered connection does not forget a session of TLS 1.2 whose resumption cannot be decrypted
+/// (`State::handle_decrypt_error`): each later attempt would fail. [`Tls12Resumption::Disabled`] concerns tickets only.
+#[derive(Debug)]
+struct Tls13Sessions(ClientSessionMemoryCache);
+
+impl ClientSessionStore for Tls13Sessions {
+    fn set_kx_hint(&self, server: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(server, group);
+    }
+
+    fn kx_hint(&self, server: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(server)
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, server: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(server, ticket);
+    }
+
+    fn take_tls13_ticket(&self, server: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(server)
+    }
 }
 
 /// Parses a host name or IP address as the server name of a handshake.

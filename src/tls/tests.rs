@@ -213,6 +213,25 @@ async fn session_resumption_disabled() {
     }
 }
 
+/// A backend that would resume sessions of both versions.
+#[tokio::test]
+async fn session_resumption_towards_backends_is_of_tls_1_3() {
+    let world = TlsFixture::new();
+    let issued = world.serving("localhost");
+    let pair = KeyPair::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), "localhost").unwrap();
+    for (version, expected) in [(&TLS12, HandshakeKind::Full), (&TLS13, HandshakeKind::Resumed)] {
+        let server = ServerConfig::builder_with_provider(super::provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair.certified().as_ref().clone())));
+        let (server, client) = (Arc::new(server), world.client(None));
+        handshake(server.clone(), client.clone(), "localhost").await.unwrap();
+        let met = handshake(server, client, "localhost").await.unwrap();
+        assert_eq!((met.client_kind, met.server_kind), (expected, expected), "{:?}", met.version);
+    }
+}
+
 #[tokio::test]
 async fn session_resumption_disabled_tls_1_2() {
     let world = TlsFixture::new();

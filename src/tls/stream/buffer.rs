@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// Size of a buffer: it holds what one write takes, encrypted.
 const BUFFER_BYTES: usize = 76 << 10;
-/// A rest of this size is copied, so that it keeps no buffer.
+/// Up to this size, unread bytes are moved to memory of their own size, and the buffer is returned.
 const MAX_SHRUNK_BYTES: usize = 4 << 10;
 /// Spare buffers kept per thread.
 const MAX_SPARE_BUFFERS: usize = 4;
@@ -31,7 +31,7 @@ impl Drop for StreamBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.len() == BUFFER_BYTES {
-            // A thread that ends has no spare buffers.
+            // While a thread ends, its spare buffers are gone.
             let _ = SPARE_BUFFERS.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
                 if spare.len() < MAX_SPARE_BUFFERS {
@@ -141,9 +141,9 @@ impl StreamBuffer {
         polled.map_ok(|()| read)
     }
 
-    /// Keeps a small rest in memory of its size: it may wait for long.
+    /// Returns the buffer if little is in it, which may wait for long.
     pub(super) fn shrink_if_small(&mut self) {
-        if self.to - self.from <= MAX_SHRUNK_BYTES {
+        if self.to - self.from <= MAX_SHRUNK_BYTES && self.bytes.len() > MAX_SHRUNK_BYTES {
             self.shrink();
         }
     }

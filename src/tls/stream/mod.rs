@@ -22,7 +22,7 @@ use rustls::server::{Acceptor, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
 };
-use rustls::{ClientConfig, CommonState, ServerConfig};
+use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 use self::buffer::StreamBuffer;
@@ -35,6 +35,9 @@ const MAX_RECORD_OVERHEAD: usize = 256;
 /// Plaintext that a write takes at most: an HTTP/2 frame of 64 KiB with its header and its gRPC message's is one write.
 const MAX_WRITE_BYTES: usize = 72 << 10;
 
+/// A fatal `unexpected_message` alert before the keys are known (RFC 8446, section 6.2).
+const UNEXPECTED_MESSAGE_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+
 /// A TLS connection to a server, on a stream.
 pub type ClientTlsStream<S> = TlsStream<S, UnbufferedClientConnection>;
 /// A TLS connection of a client, on a stream.
@@ -43,7 +46,7 @@ pub type ServerTlsStream<S> = TlsStream<S, UnbufferedServerConnection>;
 /// A TLS connection, after its handshake, on a stream.
 ///
 /// Its reads end with [`io::ErrorKind::UnexpectedEof`] if the peer closes the stream without a `close_notify`. A write
-/// also fails if what was received is invalid, and what it took may wait for the next write or flush.
+/// fails also if received data is invalid. It may accept data that only the next write or flush sends.
 pub struct TlsStream<S, C> {
     stream: S,
     connection: C,
@@ -59,7 +62,7 @@ pub struct TlsStream<S, C> {
     is_closed_by_peer: bool,
     is_shut_down: bool,
     /// Why the connection failed. It fails for good.
-    failure: Option<rustls::Error>,
+    failure: Option<Error>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientTlsStream<S> {
@@ -145,9 +148,10 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
     fn process_all(
         &mut self,
         mut on_writable: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
-    ) -> Result<(), rustls::Error> {
+    ) -> Result<(), Error> {
         let mut no_space = ReadBuf::new(&mut []);
         while self.process_next(&mut no_space, &mut on_writable)? == Processed::More {}
+        self.received.shrink_if_small();
         Ok(())
     }
 
@@ -155,7 +159,7 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
     fn write_with<T>(
         &mut self,
         encrypt: impl Fn(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer) -> T,
-    ) -> Result<Option<T>, rustls::Error> {
+    ) -> Result<Option<T>, Error> {
         let mut result = None;
         self.process_all(|traffic, outgoing| result = Some(encrypt(traffic, outgoing)))?;
         Ok(result)
@@ -166,7 +170,7 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         &mut self,
         out: &mut ReadBuf<'_>,
         on_writable: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
-    ) -> Result<Processed, rustls::Error> {
+    ) -> Result<Processed, Error> {
         if let Some(error) = &self.failure {
             return Err(error.clone());
         }
@@ -174,6 +178,7 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         if let Err(error) = &processed {
             self.failure = Some(error.clone());
             self.encode_alert();
+            self.received.clear();
         }
         processed
     }
@@ -182,8 +187,10 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         &mut self,
         out: &mut ReadBuf<'_>,
         on_writable: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
-    ) -> Result<Processed, rustls::Error> {
+    ) -> Result<Processed, Error> {
         let TlsStream { connection, received, plaintext, outgoing, is_closed_by_peer, .. } = self;
+        // Without a reader all of it comes, and the memory for it would grow by doubling.
+        let expected = if out.remaining() == 0 { received.unread().len() } else { 0 };
         let UnbufferedStatus { mut discard, state } = connection.process(received.unread_mut());
         let mut processed = Processed::More;
         match state? {
@@ -193,6 +200,9 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
                     discard += record.discard;
                     let (now, later) = record.payload.split_at(record.payload.len().min(out.remaining()));
                     out.put_slice(now);
+                    if plaintext.is_empty() {
+                        plaintext.reserve(expected);
+                    }
                     plaintext.extend_from_slice(later);
                 }
             }
@@ -209,14 +219,13 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
                 processed = Processed::All;
             }
             ConnectionState::BlockedHandshake | ConnectionState::Closed => processed = Processed::All,
-            _ => return Err(rustls::Error::General("early data is not enabled".to_owned())),
+            _ => return Err(Error::General("early data is not enabled".to_owned())),
         }
         received.consume(discard);
         Ok(processed)
     }
 
-    /// Encodes the alert of a connection that has just failed. It processes nothing more: rustls would take the record
-    /// that it refused once more.
+    /// Takes the alert that rustls has queued. It must not process input: rustls would decrypt the refused record again.
     fn encode_alert(&mut self) {
         while self.state().wants_write() {
             match self.connection.process(self.received.unread_mut()).state {
@@ -254,6 +263,10 @@ async fn read_server_name<S: AsyncRead + AsyncWrite + Unpin>(
                 Err((error, mut alert)) => {
                     let mut encoded = Vec::new();
                     let _ = alert.write_all(&mut encoded);
+                    // rustls has an alert for it only after its acceptor.
+                    if let Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } = error {
+                        encoded = UNEXPECTED_MESSAGE_ALERT.to_vec();
+                    }
                     let _ = stream.write_all(&encoded).await;
                     return Err(tls_error(error));
                 }
@@ -274,7 +287,7 @@ fn encode<D>(mut record: EncodeTlsData<'_, D>, outgoing: &mut StreamBuffer) {
     });
 }
 
-fn tls_error(error: rustls::Error) -> io::Error {
+fn tls_error(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -300,7 +313,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: UnbufferedConnection> TlsStream<S, C>
     }
 
     /// Tries once to tell the peer of `error`.
-    fn fail(&mut self, cx: &mut Context<'_>, error: rustls::Error) -> io::Error {
+    fn fail(&mut self, cx: &mut Context<'_>, error: Error) -> io::Error {
         let _ = self.poll_send(cx);
         tls_error(error)
     }
@@ -356,6 +369,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: UnbufferedConnection> AsyncRead for T
                 let text = "peer closed connection without sending TLS close_notify";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
             }
+            this.outgoing.shrink_if_small();
             this.is_at_end = ready!(this.received.poll_fill(&mut this.stream, cx))? == 0;
         }
     }

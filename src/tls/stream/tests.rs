@@ -257,7 +257,7 @@ async fn tls_stream_handshake_with_random_bytes_fails() {
         let (mut near, far) = duplex(1 << 20);
         let mut bytes = random_bytes(fastrand::usize(1..100_000));
         if round % 2 == 0 {
-            // A handshake message that never ends.
+            // A handshake message that is longer than any may be.
             let header = [22, 3, 1, 0x40, 0, 1, 255, 255, 255];
             bytes = [header.to_vec(), vec![0; 0x4000 - 4]].concat();
             bytes.extend([22, 3, 1, 0x40, 0].into_iter().chain(vec![0; 0x4000]).cycle().take(6 * 0x4005));
@@ -348,7 +348,7 @@ async fn tls_stream_refuses_what_comes_before_the_client_hello() {
     let not_a_hello = [22, 3, 1, 0, 4, 2, 0, 0, 0];
     let hello = client_hello(&fixture).await;
     for (bytes, alert) in [
-        ([&warning[..], &hello].concat(), &[][..]),
+        ([&warning[..], &hello].concat(), &[21, 3, 3, 0, 2, 2, 10][..]),
         (not_a_hello.to_vec(), &[21, 3, 3, 0, 2, 2, 50]),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), &[21, 3, 3, 0, 2, 2, 50]),
     ] {
@@ -443,6 +443,22 @@ async fn tls_stream_without_data_holds_no_buffer() {
 
 fn held_bytes<S, C>(stream: &TlsStream<S, C>) -> usize {
     stream.received.capacity() + stream.outgoing.capacity() + stream.plaintext.capacity()
+}
+
+/// The reader does not read, and the other direction goes on.
+#[tokio::test]
+async fn tls_stream_holds_what_was_received_for_a_reader_that_waits() {
+    let fixture = TlsFixture::new();
+    let (mut client, mut server) = own_pair(fixture.client(None), fixture.config()).await;
+    client.write_all(&[1; 500_000]).await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), 1);
+    server.write_all(b"x").await.unwrap();
+    assert!(held_bytes(&server) <= 152 << 10, "{}", held_bytes(&server));
+    let mut rest = vec![0; 499_999];
+    server.read_exact(&mut rest).await.unwrap();
+    assert!(rest.iter().all(|byte| *byte == 1));
+    assert!(server.read(&mut [0; 8]).now_or_never().is_none());
+    assert_eq!(held_bytes(&server), 0);
 }
 
 /// The peer does not read.
