@@ -40,8 +40,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for a server to end a stream that its agent has ended.
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Dials of one server that may wait for their targets. Each has a socket for up to 5 s.
-const MAX_PENDING_DIALS: usize = 10_000;
+/// Dials of one server that may wait for their targets, each with a socket. Tests have few descriptors.
+const MAX_PENDING_DIALS: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Windows of the stream and its connection, in bytes. The stream is always read.
 const STREAM_WINDOW: u32 = 8 << 20;
 
@@ -155,7 +155,7 @@ impl ServerStream {
         let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, state, pending_dials };
         let closed = ClosingMultiplexer(self.multiplexer.clone());
         let ended = tokio::select! {
-            received = receive(&mut self.reader, &context) => received,
+            received = receive(&mut self.reader, &self.server_id, &context) => received,
             error = write(&self.multiplexer, &mut self.send) => Err(error),
             () = finish_after_goaway(&mut self.send_request, &context) => Ok(()),
         };
@@ -201,7 +201,7 @@ impl Drop for ClosingMultiplexer {
 }
 
 /// Processes the packets of the server until its stream ends.
-async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result<(), String> {
+async fn receive(reader: &mut PacketReader, server: &str, context: &EndpointContext) -> Result<(), String> {
     let multiplexer = &context.multiplexer;
     let (mut last_connection, mut has_refused) = (0, false);
     // Not aborted with the stream: a target gets what was sent to it.
@@ -217,20 +217,19 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
             Packet::DialRequest { address, random, .. } if context.pending_dials.get() >= MAX_PENDING_DIALS => {
                 if !std::mem::replace(&mut has_refused, true) {
                     tracing::warn!(
+                        server,
                         limit = MAX_PENDING_DIALS,
-                        "dials refused: too many of this server wait for their targets"
+                        "dials refused: too many wait for their targets; check whether these accept connections"
                     );
                 }
                 refuse_dial(context, &address, random);
             }
             Packet::DialRequest { protocol, address, random } => {
+                has_refused &= context.pending_dials.get() > MAX_PENDING_DIALS / 2;
                 last_connection += 1;
                 context.pending_dials.set(context.pending_dials.get() + 1);
                 let request = DialRequest { protocol, address, random, connection: last_connection };
                 endpoints.0.spawn_local(serve_endpoint(context.clone(), request));
-                // A server that always has another dial would leave no time for them, nor for those that have ended.
-                consume_budget().await;
-                while endpoints.0.try_join_next().is_some() {}
             }
             Packet::Data { connection: 0, .. } => {}
             Packet::Data { connection, data } => match multiplexer.receive(connection, data) {
@@ -259,12 +258,16 @@ async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result
             | Packet::Drain
             | Packet::Unknown(_) => {}
         }
+        // A server that always has another packet would starve the endpoints and the writer, and endpoints that have
+        // ended would stay in the set.
+        consume_budget().await;
+        while endpoints.0.try_join_next().is_some() {}
     }
 }
 
 /// Answers a dial that exceeds [`MAX_PENDING_DIALS`].
 fn refuse_dial(context: &EndpointContext, address: &str, random: i64) {
-    let error = "dial: too many dials of this server wait for their targets";
+    let error = "dial: too many dials of the server wait for their targets";
     context.state.metrics.dial_failures.fetch_add(1, Relaxed);
     context.state.failed_dials.record(Failure { reason: "refused", address, agent_id: "", error });
     context.multiplexer.send(&Packet::DialResponse { error: error.to_owned(), connection: 0, random });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use futures_util::FutureExt as _;
 use h2::server::{Connection, SendResponse};
 use h2::{RecvStream, SendStream};
 use http::Request;
@@ -33,9 +34,6 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 const STREAM_WINDOW: u32 = 1 << 20;
 /// Calls of a connection at the same time. kube-apiserver has one, narthex's gateway all of its own.
 const MAX_STREAMS: u32 = 20_000;
-/// Close requests before a dial that are answered on a call. The answers fit into the initial window of HTTP/2, so that a
-/// client that does not read them holds up no reading.
-const MAX_REFUSED_CLOSES: usize = 100;
 /// Window of a connection, in bytes: calls whose target does not read must not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The reference's client loses data that comes before it has registered the connection, less than a millisecond after
@@ -176,7 +174,6 @@ struct ProxyCall<'s> {
 impl ProxyCall<'_> {
     /// Serves the call until the client ends it.
     async fn serve(&mut self) -> Result<(), CallBroken> {
-        let mut refused_closes = 0;
         loop {
             let Some(packet) = self.next_packet().await? else { return Ok(()) };
             match packet {
@@ -189,15 +186,14 @@ impl ProxyCall<'_> {
                 Packet::Data { connection, .. } => {
                     tracing::warn!(connection, "call of a frontend refused: data before a dial");
                     let error = "backend not initialized".to_owned();
-                    self.respond(&Packet::CloseResponse { error, connection }).await?;
+                    self.refuse(error, connection).unwrap_or(Ok(()))?;
                     return self.discard().await;
                 }
                 Packet::CloseRequest { connection } => {
                     let error = "backend uninitialized".to_owned();
-                    self.respond(&Packet::CloseResponse { error, connection }).await?;
-                    refused_closes += 1;
-                    if refused_closes == MAX_REFUSED_CLOSES {
-                        return self.discard().await;
+                    match self.refuse(error, connection) {
+                        Some(sent) => sent?,
+                        None => return self.discard().await,
                     }
                 }
                 _ => {}
@@ -216,6 +212,12 @@ impl ProxyCall<'_> {
             self.counter.record_error(&error);
             CallBroken::Stream
         })
+    }
+
+    /// Answers a packet that comes before the dial; `None` if the client reads no answers. Waiting for it would let its
+    /// packets wait, up to a window of them.
+    fn refuse(&mut self, error: String, connection: i64) -> Option<Result<(), CallBroken>> {
+        self.respond(&Packet::CloseResponse { error, connection }).now_or_never()
     }
 
     /// Reads until the client ends the call.

@@ -142,14 +142,14 @@ fn b6_half_closed_request_gets_its_response() {
 }
 
 /// An address that accepts no connection: its queue is full.
-struct Blackhole {
-    address: SocketAddr,
+pub(super) struct Blackhole {
+    pub(super) address: SocketAddr,
     _listener: socket2::Socket,
     _fillers: Vec<socket2::Socket>,
 }
 
 impl Blackhole {
-    fn new() -> Blackhole {
+    pub(super) fn new() -> Blackhole {
         let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         let listener = socket();
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::defects::Blackhole;
 use super::{WAIT, echo_target, run, target};
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::agent::test_support::{TestAgent, connect_agent};
@@ -112,6 +113,33 @@ fn agent_refuses_dials_of_other_protocols_and_addresses() {
         assert_ne!(first, second);
         server.check_echo(second).await;
         server.check_echo(first).await;
+    });
+}
+
+/// Each dial that waits has a socket. The answers fit into no queue: the writer has to run meanwhile.
+#[test]
+fn agent_limits_dials_that_wait_for_their_targets() {
+    const DIALS: i64 = 30_000;
+    const LIMIT: i64 = 100;
+    run(async {
+        let mut server = RawServer::start().await;
+        let hole = Blackhole::new();
+        for dial in 0..DIALS {
+            let (protocol, address) = ("tcp".to_owned(), hole.address.to_string());
+            server.send(&Packet::DialRequest { protocol, address, random: dial });
+        }
+        let (mut refused, mut timed_out) = (0, 0);
+        for _ in 0..DIALS {
+            match server.next().await {
+                Packet::DialResponse { error, connection: 0, .. } if error.contains("too many dials") => refused += 1,
+                Packet::DialResponse { error, connection: 0, .. } if error.contains("i/o timeout") => timed_out += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((refused, timed_out), (DIALS - LIMIT, LIMIT));
+        let echo = echo_target().await.to_string();
+        let connection = server.dial("tcp", &echo, 1).await.unwrap();
+        server.check_echo(connection).await;
     });
 }
 
