@@ -46,6 +46,7 @@ pub use generate::generated_certs::{
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 pub use server::ClientTrust;
+pub(crate) use stream::StreamBuffer;
 pub use stream::{ClientTlsStream, ServerTlsStream, TlsStream};
 pub use verify::{UntrustedChain, VerifiedChain};
 

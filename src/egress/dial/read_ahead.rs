@@ -3,7 +3,6 @@
 //! A peer that sends the data of many requests on one connection has often sent more by then, and each read would be a
 //! system call. TLS has buffers of its own.
 
-use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,43 +11,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::egress::dial::connection_limit::ConnectionSlot;
 use crate::egress::dial::transport::TransportStream;
+use crate::tls::StreamBuffer;
 
-/// Size of a read-ahead buffer.
-const READ_AHEAD_BYTES: usize = 64 << 10;
-/// Spare buffers kept per thread.
-const MAX_SPARE_BUFFERS: usize = 4;
-
-thread_local! {
-    /// Spare buffers. A connection owns a buffer only while it holds unread data, so idle connections have none.
-    static SPARE_BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
-}
+/// A read of this size is not read ahead.
+const MAX_READ_AHEAD: usize = 64 << 10;
 
 /// An open connection with optional read-ahead.
 pub struct ReadAhead {
     transport: TransportStream,
     is_enabled: bool,
-    buffered: Option<ReadBuffer>,
+    buffered: StreamBuffer,
     /// Counts the connection, if it is counted.
     slot: Option<ConnectionSlot>,
-}
-
-/// Data read from the socket but not yet consumed.
-struct ReadBuffer {
-    buffer: Box<[u8]>,
-    from: usize,
-    to: usize,
 }
 
 impl ReadAhead {
     /// A connection without read-ahead.
     pub(in crate::egress) fn new(transport: TransportStream) -> ReadAhead {
-        ReadAhead { transport, is_enabled: false, buffered: None, slot: None }
+        ReadAhead { transport, is_enabled: false, buffered: StreamBuffer::default(), slot: None }
     }
 
     /// A connection that returns `bytes`, received already, before reading.
     pub(in crate::egress) fn with_prefix(bytes: &[u8], transport: TransportStream) -> ReadAhead {
-        let left = ReadBuffer { buffer: bytes.into(), from: 0, to: bytes.len() };
-        ReadAhead { transport, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
+        ReadAhead { transport, is_enabled: false, buffered: StreamBuffer::exact(bytes), slot: None }
     }
 
     /// Holds `slot` until the connection is dropped.
@@ -67,49 +52,16 @@ impl ReadAhead {
     }
 }
 
-fn recycle_buffer(buffer: Box<[u8]>) {
-    SPARE_BUFFERS.with_borrow_mut(|spare| {
-        if spare.len() < MAX_SPARE_BUFFERS && buffer.len() == READ_AHEAD_BYTES {
-            spare.push(buffer);
-        }
-    });
-}
-
-impl ReadBuffer {
-    /// Copies as much as fits; returns whether nothing is left.
-    fn copy_to(&mut self, out: &mut ReadBuf<'_>) -> bool {
-        let n = out.remaining().min(self.to - self.from);
-        out.put_slice(&self.buffer[self.from..self.from + n]);
-        self.from += n;
-        self.from == self.to
-    }
-}
-
 impl AsyncRead for ReadAhead {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.buffered.is_none() {
-            if !this.is_enabled || out.remaining() >= READ_AHEAD_BYTES {
+        if this.buffered.unread().is_empty() {
+            if !this.is_enabled || out.remaining() >= MAX_READ_AHEAD {
                 return Pin::new(&mut this.transport).poll_read(cx, out);
             }
-            let mut buffer =
-                SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_AHEAD_BYTES].into_boxed_slice());
-            let mut space = ReadBuf::new(&mut buffer);
-            let read = Pin::new(&mut this.transport).poll_read(cx, &mut space);
-            let to = space.filled().len();
-            if !matches!(read, Poll::Ready(Ok(()))) || to == 0 {
-                recycle_buffer(buffer);
-                ready!(read)?;
-                return Poll::Ready(Ok(()));
-            }
-            this.buffered = Some(ReadBuffer { buffer, from: 0, to });
+            ready!(this.buffered.poll_fill(&mut this.transport, cx))?;
         }
-        if let Some(left) = &mut this.buffered
-            && left.copy_to(out)
-            && let Some(left) = this.buffered.take()
-        {
-            recycle_buffer(left.buffer);
-        }
+        this.buffered.read_into(out);
         Poll::Ready(Ok(()))
     }
 }
@@ -175,7 +127,7 @@ mod tests {
             }
             sending.await.unwrap();
             assert!(got == sent, "ahead: {ahead}");
-            assert!(reader.buffered.is_none());
+            assert_eq!(reader.buffered.capacity(), 0);
         }
     }
 
@@ -189,6 +141,6 @@ mod tests {
         reader.enable();
         reader.read_to_end(&mut got).await.unwrap();
         assert_eq!(got, b"first second");
-        assert!(SPARE_BUFFERS.with_borrow(|spare| spare.iter().all(|buffer| buffer.len() == READ_AHEAD_BYTES)));
+        assert!(StreamBuffer::spare_lengths().iter().all(|length| *length == StreamBuffer::BYTES));
     }
 }

@@ -1,4 +1,4 @@
-//! The buffers of TLS connections.
+//! Buffers that connections have only while something is in them.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,7 +21,7 @@ thread_local! {
 
 /// A buffer without memory while it is empty.
 #[derive(Default)]
-pub(super) struct StreamBuffer {
+pub(crate) struct StreamBuffer {
     bytes: Box<[u8]>,
     from: usize,
     to: usize,
@@ -43,38 +43,54 @@ impl Drop for StreamBuffer {
 }
 
 impl StreamBuffer {
+    /// Size of a spare buffer.
+    #[cfg(test)]
+    pub(crate) const BYTES: usize = BUFFER_BYTES;
+
+    /// `bytes`, in memory of their size.
+    pub(crate) fn exact(bytes: &[u8]) -> StreamBuffer {
+        StreamBuffer { bytes: bytes.into(), from: 0, to: bytes.len() }
+    }
+
     /// What is in it.
-    pub(super) fn unread(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.from..self.to]
     }
 
     /// As [`StreamBuffer::unread`].
-    pub(super) fn unread_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn unread_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.from..self.to]
     }
 
-    /// The spare buffers of this thread.
+    /// Lengths of the spare buffers of this thread: all are equal.
     #[cfg(test)]
-    pub(super) fn spare_count() -> usize {
-        SPARE_BUFFERS.with_borrow(Vec::len)
+    pub(crate) fn spare_lengths() -> Vec<usize> {
+        SPARE_BUFFERS.with_borrow(|spare| spare.iter().map(|bytes| bytes.len()).collect())
     }
 
     /// Its memory in bytes.
     #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
     /// Removes the first `count` bytes.
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         self.from += count;
         if self.from == self.to {
             self.clear();
         }
     }
 
+    /// Moves as much as fits to `out`.
+    pub(crate) fn read_into(&mut self, out: &mut ReadBuf<'_>) {
+        let length = out.remaining().min(self.to - self.from);
+        out.put_slice(&self.unread()[..length]);
+        self.consume(length);
+    }
+
     /// Removes everything.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = StreamBuffer::default();
     }
 
@@ -94,7 +110,7 @@ impl StreamBuffer {
 
     /// Appends what `write` writes into the space that it is given: its length, or how much space it needs.
     /// The first space has at least `room` bytes.
-    pub(super) fn append_with(&mut self, room: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
+    pub(crate) fn append_with(&mut self, room: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
         let mut room = room;
         loop {
             self.reserve(room);
@@ -109,7 +125,7 @@ impl StreamBuffer {
     }
 
     /// Appends `data`.
-    pub(super) fn append(&mut self, data: &[u8]) {
+    pub(crate) fn append(&mut self, data: &[u8]) {
         self.append_with(data.len(), |space| {
             space[..data.len()].copy_from_slice(data);
             Ok(data.len())
@@ -122,7 +138,7 @@ impl StreamBuffer {
     ///
     /// # Errors
     /// Of the stream; or the buffer is full, as the peer sends a message that is longer than any may be.
-    pub(super) fn poll_fill<S: AsyncRead + Unpin>(
+    pub(crate) fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
@@ -142,7 +158,7 @@ impl StreamBuffer {
     }
 
     /// Returns the buffer if little is in it, which may wait for long.
-    pub(super) fn shrink_if_small(&mut self) {
+    pub(crate) fn shrink_if_small(&mut self) {
         if self.to - self.from <= MAX_SHRUNK_BYTES && self.bytes.len() > MAX_SHRUNK_BYTES {
             self.shrink();
         }
@@ -150,8 +166,7 @@ impl StreamBuffer {
 
     fn shrink(&mut self) {
         if self.bytes.len() > self.to - self.from {
-            let unread: Box<[u8]> = self.unread().into();
-            *self = StreamBuffer { from: 0, to: unread.len(), bytes: unread };
+            *self = StreamBuffer::exact(self.unread());
         }
     }
 }

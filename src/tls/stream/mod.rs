@@ -25,7 +25,7 @@ use rustls::unbuffered::{
 use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use self::buffer::StreamBuffer;
+pub(crate) use self::buffer::StreamBuffer;
 use self::connection::UnbufferedConnection;
 
 /// Plaintext of a TLS record at most (RFC 8446, section 5.1).
@@ -150,7 +150,7 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         mut on_writable: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
     ) -> Result<(), Error> {
         let mut no_space = ReadBuf::new(&mut []);
-        while self.process_next(&mut no_space, &mut on_writable)? == Processed::More {}
+        while self.process_next(&mut no_space, &mut on_writable)? {}
         self.received.shrink_if_small();
         Ok(())
     }
@@ -165,12 +165,13 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         Ok(result)
     }
 
-    /// Takes one step of the connection's state machine. A connection that has failed fails again.
+    /// Takes one step of the connection's state machine; whether there may be another. A connection that has failed fails
+    /// again.
     fn process_next(
         &mut self,
         out: &mut ReadBuf<'_>,
         on_writable: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
-    ) -> Result<Processed, Error> {
+    ) -> Result<bool, Error> {
         if let Some(error) = &self.failure {
             return Err(error.clone());
         }
@@ -187,12 +188,12 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         &mut self,
         out: &mut ReadBuf<'_>,
         on_writable: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
-    ) -> Result<Processed, Error> {
+    ) -> Result<bool, Error> {
         let TlsStream { connection, received, plaintext, outgoing, is_closed_by_peer, .. } = self;
         // Without a reader all of it comes, and the memory for it would grow by doubling.
         let expected = if out.remaining() == 0 { received.unread().len() } else { 0 };
         let UnbufferedStatus { mut discard, state } = connection.process(received.unread_mut());
-        let mut processed = Processed::More;
+        let mut may_continue = true;
         match state? {
             ConnectionState::ReadTraffic(mut traffic) => {
                 while let Some(record) = traffic.next_record() {
@@ -216,13 +217,13 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
             }
             ConnectionState::WriteTraffic(mut traffic) => {
                 on_writable(&mut traffic, outgoing);
-                processed = Processed::All;
+                may_continue = false;
             }
-            ConnectionState::BlockedHandshake | ConnectionState::Closed => processed = Processed::All,
+            ConnectionState::BlockedHandshake | ConnectionState::Closed => may_continue = false,
             _ => return Err(Error::General("early data is not enabled".to_owned())),
         }
         received.consume(discard);
-        Ok(processed)
+        Ok(may_continue)
     }
 
     /// Takes the alert that rustls has queued. It must not process input: rustls would decrypt the refused record again.
@@ -234,13 +235,6 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
             }
         }
     }
-}
-
-/// Whether more can be processed of what was received.
-#[derive(PartialEq, Eq)]
-enum Processed {
-    More,
-    All,
 }
 
 /// Receives the first message of a client, and returns the server name in it.
@@ -350,7 +344,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: UnbufferedConnection> AsyncRead for T
         loop {
             let failed = loop {
                 match this.process_next(out, |_, _| ()) {
-                    Ok(Processed::More) if out.remaining() > 0 => {}
+                    Ok(true) if out.remaining() > 0 => {}
                     processed => break processed.err(),
                 }
             };

@@ -16,11 +16,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::buffer::StreamBuffer;
 use super::{ClientTlsStream, MAX_WRITE_BYTES, ServerTlsStream, TlsStream};
 use crate::tls::client::server_name;
-use crate::tls::rustls_error;
 use crate::tls::tests::TlsFixture;
-
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+use crate::tls::{ConnectionFailure, rustls_error};
 
 /// A stream that reads and writes pieces of random lengths, and is often not ready.
 struct ChoppedStream {
@@ -103,7 +100,7 @@ async fn receive<R: AsyncRead + Unpin>(mut stream: R) -> Vec<u8> {
 }
 
 /// Sends in both directions at once and expects everything to arrive.
-async fn exchange(near: impl Stream, far: impl Stream, length: usize) {
+async fn exchange(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite, length: usize) {
     let (from_near, from_far) = (random_bytes(length), random_bytes(length));
     let (near_read, near_write) = tokio::io::split(near);
     let (far_read, far_write) = tokio::io::split(far);
@@ -159,6 +156,8 @@ async fn tls_stream_without_close_notify_ends_with_an_error() {
     let mut received = Vec::new();
     let error = server.read_to_end(&mut received).await.unwrap_err();
     assert_eq!((received.as_slice(), error.kind()), (&b"half"[..], io::ErrorKind::UnexpectedEof));
+    assert!(error.to_string().contains("close_notify") && !error.to_string().contains("://"), "{error}");
+    assert_eq!(ConnectionFailure::from_io(&error), ConnectionFailure::ConnectionClosed);
 }
 
 #[tokio::test]
@@ -367,12 +366,12 @@ async fn tls_stream_refuses_what_comes_before_the_client_hello() {
 async fn tls_stream_returns_its_buffers() {
     let fixture = TlsFixture::new();
     let (mut client, mut server) = own_pair(fixture.client(None), fixture.config()).await;
-    let spare = StreamBuffer::spare_count();
+    let spare = StreamBuffer::spare_lengths().len();
     assert!(spare > 0);
     for _ in 0..100 {
         client.write_all(&[1; 100]).await.unwrap();
         server.read_exact(&mut [0; 100]).await.unwrap();
-        assert_eq!(StreamBuffer::spare_count(), spare.max(2));
+        assert_eq!(StreamBuffer::spare_lengths().len(), spare.max(2));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::konnectivity::fixture::{
 };
 use crate::support::client::tls_handshake;
 use crate::support::fake_oidc_issuer::server_config;
-use crate::support::fixtures::{CertKeyPair, TEST_TIMEOUT, TestEnvironment, eventually};
+use crate::support::fixtures::{CertKeyPair, TEST_TIMEOUT, eventually};
 use crate::support::raw_h2_client::{
     ACK, CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, encode_frame, header_block,
@@ -248,56 +248,31 @@ async fn accept_agent(listener: &TcpListener, tls: &TlsAcceptor) -> TlsStream<Tc
     tokio::time::timeout(TEST_TIMEOUT, accepted).await.expect("the agent to connect")
 }
 
-/// A hostile server, another server, and an agent of both.
-struct HostileServer {
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    server: ServerProcess,
-    agent: KonnectivityProcess,
-    echo: u16,
-    _environment: TestEnvironment,
-}
-
-impl HostileServer {
-    async fn start() -> HostileServer {
-        let environment = new_environment();
-        let port = free_port();
-        let listener = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
-        let pair = CertKeyPair::from_files(&environment.path("konnectivity").display().to_string());
-        let tls = TlsAcceptor::from(Arc::new(server_config(&pair)));
-        let server = ServerProcess::start_at(&environment, "server", "grpc", ("127.0.0.1", port), &[]).await;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-        command.args(agent_arguments(&environment, "a", "127.0.0.1,127.0.0.2", port));
-        command.args(["--sync-interval=20ms", "--sync-interval-cap=20ms"]);
-        let agent = KonnectivityProcess::spawn(command);
-        server.wait_for_agents(1).await;
-        HostileServer { listener, tls, server, agent, echo: start_echo(), _environment: environment }
-    }
-
-    /// The agent's connection to the hostile server.
-    async fn accept(&self) -> TlsStream<TcpStream> {
-        accept_agent(&self.listener, &self.tls).await
-    }
-
-    /// Checks that tunnels of the other server go on, and that the agent holds little more than `before` kB.
-    async fn check(&self, name: &str, before: u64) {
-        check_call(&self.server.socket, self.echo).await;
-        let now = self.agent.resident_kilobytes();
-        println!("{name}: {before} kB, then {now} kB");
-        assert!(now < before + MAX_GROWTH_KILOBYTES, "{name}: grew from {before} kB to {now} kB");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_floods_of_a_server_at_an_agent_are_bounded() {
-    let hostile = HostileServer::start().await;
+    let environment = new_environment();
+    let port = free_port();
+    let listener = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+    let pair = CertKeyPair::from_files(&environment.path("konnectivity").display().to_string());
+    let tls = TlsAcceptor::from(Arc::new(server_config(&pair)));
+    // Another server, whose tunnels go on.
+    let server = ServerProcess::start_at(&environment, "server", "grpc", ("127.0.0.1", port), &[]).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+    command.args(agent_arguments(&environment, "a", "127.0.0.1,127.0.0.2", port));
+    command.args(["--sync-interval=20ms", "--sync-interval-cap=20ms"]);
+    let agent = KonnectivityProcess::spawn(command);
+    server.wait_for_agents(1).await;
+    let echo = start_echo();
+    check_call(&server.socket, echo).await;
     for each in server_floods() {
-        let mut stream = hostile.accept().await;
-        let before = hostile.agent.resident_kilobytes();
+        let mut stream = accept_agent(&listener, &tls).await;
+        let before = agent.resident_kilobytes();
         write_flood(&mut stream, &each).await;
-        hostile.check(each.0, before).await;
+        check_call(&server.socket, echo).await;
+        let now = agent.resident_kilobytes();
+        println!("{}: {before} kB, then {now} kB", each.0);
+        assert!(now < before + MAX_GROWTH_KILOBYTES, "{}: grew from {before} kB to {now} kB", each.0);
     }
-    let agent = &hostile.agent;
     agent.wait_for_log(&["connection to a server broke", "hostile"]).await;
     eventually("the connections to be gone", async || (agent.descriptor_count() < 60).then_some(())).await;
     assert!(!agent.log_lines().iter().any(|line| line.contains("panicked")));
