@@ -42,8 +42,12 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_PROGRESS_BYTES: usize = 256 << 10;
 /// How long data waits before the status calls its tunnel stalled.
 const STALL_REPORT_TIME: Duration = Duration::from_secs(5);
-/// Data of a tunnel that waits for the stream, in bytes.
-const MAX_OUTGOING_BYTES: usize = 128 << 10;
+/// Limit of the data of a tunnel that waits for the stream, in bytes.
+const MAX_OUTGOING_BYTES: usize = 1 << 20;
+/// The same with many tunnels that wait, or if the peer accepts less.
+const MIN_OUTGOING_BYTES: usize = 128 << 10;
+/// The waiting tunnels share so much, in bytes, but each has at least [`MIN_OUTGOING_BYTES`].
+const SHARED_OUTGOING_BYTES: usize = 16 << 20;
 /// Maximum data of a packet, in bytes.
 pub(super) const MAX_PACKET_DATA: usize = 64 << 10;
 /// Packets without data that wait for a peer that does not read. Then the stream is closed.
@@ -352,6 +356,7 @@ pub(super) async fn send_frame(send: &mut SendStream<PacketFrame>, frame: Packet
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::time::sleep;
 
     use super::*;
@@ -402,6 +407,47 @@ mod tests {
     async fn multiplexer_keeps_the_tunnel_of_a_slow_reader() {
         // 160 KiB/s.
         assert_eq!(closed_after(Duration::from_millis(400)).await, None);
+    }
+
+    #[tokio::test]
+    async fn multiplexer_queues_less_for_a_peer_that_accepts_less_and_with_many_tunnels() {
+        let fill = |tunnel: &MultiplexedTunnel| {
+            let mut queued = 0;
+            while tunnel.room().now_or_never().is_some() {
+                tunnel.send(vec![7; MAX_PACKET_DATA].into());
+                queued += MAX_PACKET_DATA;
+            }
+            queued
+        };
+        let windows = |send| Some(TunnelWindows { send, receive: WINDOW_BYTES });
+        for (windows, expected) in [
+            (None, MAX_OUTGOING_BYTES),
+            (windows(WINDOW_BYTES), MAX_OUTGOING_BYTES),
+            (windows(300 << 10), 5 * MAX_PACKET_DATA),
+            (windows(1), MIN_OUTGOING_BYTES),
+        ] {
+            let multiplexer = TunnelMultiplexer::new(StreamSide::Server, windows, &Arc::default());
+            assert_eq!(fill(&multiplexer.open(1, "a:1").unwrap()), expected, "{windows:?}");
+        }
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, windows(WINDOW_BYTES), &Arc::default());
+        let tunnels: Vec<_> = (1..=1000).map(|connection| multiplexer.open(connection, "a:1").unwrap()).collect();
+        tunnels.iter().for_each(|tunnel| tunnel.send(vec![7; 1].into()));
+        assert!(tunnels.iter().all(|tunnel| fill(tunnel) == MIN_OUTGOING_BYTES));
+    }
+
+    #[tokio::test]
+    async fn multiplexer_wakes_the_writer_of_a_full_queue_when_it_is_half_empty() {
+        let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
+        let tunnel = multiplexer.open(1, "a:1").unwrap();
+        tunnel.send(vec![7; MAX_OUTGOING_BYTES].into());
+        let mut room = std::pin::pin!(tunnel.room());
+        let mut sent = 0;
+        while futures_util::poll!(&mut room).is_pending() {
+            assert_eq!(multiplexer.count_full(), [0, 1]);
+            poll_fn(|cx| multiplexer.poll_frame(cx)).await.unwrap();
+            sent += MAX_PACKET_DATA;
+        }
+        assert_eq!((sent, multiplexer.count_full()), (MAX_OUTGOING_BYTES / 2, [0, 0]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::data_queue::DataQueue;
 use super::{
-    MAX_CLOSING, MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_PROGRESS_BYTES, STALL_REPORT_TIME,
-    STALL_TIMEOUT,
+    MAX_CLOSING, MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_OUTGOING_BYTES, MIN_PROGRESS_BYTES,
+    SHARED_OUTGOING_BYTES, STALL_REPORT_TIME, STALL_TIMEOUT,
 };
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::stream_counter::StreamCounter;
@@ -42,6 +42,8 @@ pub(super) struct TunnelState {
     address: Box<str>,
     /// Data for the peer.
     outgoing: DataQueue,
+    /// Whether the queue for the peer has reached its limit, and is not half empty since.
+    pub(super) is_outgoing_full: bool,
     /// What the peer still accepts, in bytes.
     send_window: i64,
     has_turn: bool,
@@ -172,6 +174,7 @@ impl MultiplexerState {
             tunnel.last_sent = Instant::now();
         }
         tunnel.outgoing.push(data);
+        tunnel.is_outgoing_full |= tunnel.outgoing.len() >= tunnel.outgoing_limit(self.turns.len());
         self.give_turn(connection);
         true
     }
@@ -195,10 +198,11 @@ impl MultiplexerState {
     /// The data of the next tunnel.
     pub(super) fn next_data(&mut self) -> Option<(i64, Bytes)> {
         loop {
+            let waiting_tunnels = self.turns.len();
             let connection = self.turns.pop_front()?;
             let Some(tunnel) = self.tunnels.get_mut(&connection) else { continue };
             tunnel.has_turn = false;
-            let data = tunnel.next_outgoing();
+            let data = tunnel.next_outgoing(waiting_tunnels);
             self.give_turn(connection);
             if let Some(data) = data {
                 self.sent_bytes += data.len() as u64;
@@ -237,7 +241,7 @@ impl MultiplexerState {
     pub(super) fn count_full(&self, receive_limit: i64) -> [usize; 2] {
         let open = || self.tunnels.values().filter(|tunnel| tunnel.closed.is_none());
         let incoming = open().filter(|tunnel| tunnel.unreported_bytes() >= receive_limit).count();
-        [incoming, open().filter(|tunnel| !tunnel.has_outgoing_room()).count()]
+        [incoming, open().filter(|tunnel| tunnel.is_outgoing_full).count()]
     }
 
     /// Open tunnels whose data waits for [`STALL_REPORT_TIME`].
@@ -272,6 +276,7 @@ impl TunnelState {
         TunnelState {
             address: address.into(),
             outgoing: DataQueue::default(),
+            is_outgoing_full: false,
             send_window,
             has_turn: false,
             last_sent: Instant::now(),
@@ -317,23 +322,28 @@ impl TunnelState {
         Some((data, increment))
     }
 
-    fn next_outgoing(&mut self) -> Option<Bytes> {
+    fn next_outgoing(&mut self, waiting_tunnels: usize) -> Option<Bytes> {
         let length = usize::try_from(self.send_window).unwrap_or(0).min(MAX_PACKET_DATA);
         let data = self.outgoing.pop(length)?;
         if self.send_window != i64::MAX {
             self.send_window -= data.len() as i64;
         }
         self.last_sent = Instant::now();
-        if self.has_outgoing_room()
-            && let Some(waker) = self.writer.take()
-        {
-            waker.wake();
+        // Not at once: to wake another thread for each packet costs more than to relay it.
+        if self.outgoing.len() <= self.outgoing_limit(waiting_tunnels) / 2 {
+            self.is_outgoing_full = false;
+            if let Some(waker) = self.writer.take() {
+                waker.wake();
+            }
         }
         Some(data)
     }
 
-    pub(super) fn has_outgoing_room(&self) -> bool {
-        self.outgoing.len() < MAX_OUTGOING_BYTES
+    /// Limit of the data that waits for the stream, in bytes.
+    fn outgoing_limit(&self, waiting_tunnels: usize) -> usize {
+        let share = SHARED_OUTGOING_BYTES / waiting_tunnels.max(1);
+        let window = usize::try_from(self.send_window).unwrap_or(0);
+        share.min(window).clamp(MIN_OUTGOING_BYTES, MAX_OUTGOING_BYTES)
     }
 
     pub(super) fn is_flushed(&self) -> bool {

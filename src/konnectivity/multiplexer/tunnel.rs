@@ -86,7 +86,7 @@ impl MultiplexedTunnel {
             let mut state = self.multiplexer.state.lock();
             match state.tunnels.get_mut(&self.connection) {
                 Some(tunnel) if tunnel.closed.is_none() => {
-                    if tunnel.has_outgoing_room() {
+                    if !tunnel.is_outgoing_full {
                         return Poll::Ready(Ok(()));
                     }
                     tunnel.set_writer(cx.waker());
