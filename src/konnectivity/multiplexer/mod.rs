@@ -302,10 +302,11 @@ impl TunnelMultiplexer {
         state.push_control(&packet);
     }
 
+    /// An agent of the reference understands no error.
     fn close_packet(&self, connection: i64, error: &str) -> Packet {
         match self.side {
-            StreamSide::Server => Packet::CloseRequest { connection },
-            StreamSide::Agent => Packet::CloseResponse { error: error.to_owned(), connection },
+            StreamSide::Server if error.is_empty() || !self.has_windows() => Packet::CloseRequest { connection },
+            _ => Packet::CloseResponse { error: error.to_owned(), connection },
         }
     }
 
@@ -360,6 +361,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::egress::proxy::konnectivity::PacketDecoder;
 
     /// A peer without windows sends as fast as the stream is read, while the reader takes a packet at a time with `pause`
     /// between. Returns after how long the tunnel was closed, if it was in the first minute.
@@ -435,6 +437,17 @@ mod tests {
         assert!(tunnels.iter().all(|tunnel| fill(tunnel) == MIN_OUTGOING_BYTES));
     }
 
+    /// The packets that wait for the stream.
+    fn sent_packets(multiplexer: &TunnelMultiplexer) -> Vec<Packet> {
+        let mut decoder = PacketDecoder::default();
+        std::iter::from_fn(|| {
+            let mut frame = poll_fn(|cx| multiplexer.poll_frame(cx)).now_or_never()??;
+            let mut bytes = frame.copy_to_bytes(frame.remaining());
+            Some(decoder.decode(&mut bytes).unwrap().unwrap().packet)
+        })
+        .collect()
+    }
+
     #[tokio::test]
     async fn multiplexer_wakes_the_writer_of_a_full_queue_when_it_is_half_empty() {
         let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
@@ -448,6 +461,35 @@ mod tests {
             sent += MAX_PACKET_DATA;
         }
         assert_eq!((sent, multiplexer.count_full()), (MAX_OUTGOING_BYTES / 2, [0, 0]));
+    }
+
+    #[tokio::test]
+    async fn multiplexer_tells_the_peer_of_data_that_was_not_sent() {
+        let error = "closed before all data was sent".to_owned();
+        let windows = |send| Some(TunnelWindows { send, receive: WINDOW_BYTES });
+        let (request, response) = (Packet::CloseRequest { connection: 1 }, |error: &str| Packet::CloseResponse {
+            error: error.to_owned(),
+            connection: 1,
+        });
+        for (side, windows, length, expected) in [
+            (StreamSide::Server, windows(1), 2, response(&error)),
+            (StreamSide::Server, windows(1), 1, request.clone()),
+            // An agent of the reference.
+            (StreamSide::Server, None, 0, request.clone()),
+            (StreamSide::Agent, windows(1), 2, response(&error)),
+            (StreamSide::Agent, windows(1), 1, response("")),
+        ] {
+            let multiplexer = TunnelMultiplexer::new(side, windows, &Arc::default());
+            let mut tunnel = multiplexer.open(1, "a:1").unwrap();
+            if windows.is_none() {
+                tunnel.set_close_error("not for the reference");
+            }
+            tunnel.send(vec![7; length].into());
+            let data = Packet::Data { connection: 1, data: vec![7; length.min(1)].into() };
+            assert!(sent_packets(&multiplexer).iter().all(|packet| *packet == data));
+            drop(tunnel);
+            assert_eq!(sent_packets(&multiplexer), [expected], "{side:?}, {length}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! One tunnel of a stream.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,10 +11,12 @@ use super::{StreamSide, TunnelMultiplexer};
 use crate::egress::proxy::konnectivity::Packet;
 
 /// A connection of the agent. Dropped, it is closed at once, and data that waits for the stream is lost; wait for
-/// [`MultiplexedTunnel::flushed`] before.
+/// [`MultiplexedTunnel::flushed`] before. The close has an error text for the peer if data is lost, or if there is a
+/// [`MultiplexedTunnel::set_close_error`]. An agent of the reference gets the close request alone.
 pub(in crate::konnectivity) struct MultiplexedTunnel {
     multiplexer: Arc<TunnelMultiplexer>,
     connection: i64,
+    close_error: Cow<'static, str>,
 }
 
 /// What the peer sent.
@@ -35,7 +38,7 @@ pub(in crate::konnectivity) struct TunnelClosed;
 
 impl MultiplexedTunnel {
     pub(super) fn new(multiplexer: Arc<TunnelMultiplexer>, connection: i64) -> MultiplexedTunnel {
-        MultiplexedTunnel { multiplexer, connection }
+        MultiplexedTunnel { multiplexer, connection, close_error: Cow::Borrowed("") }
     }
 
     /// The agent's connection id.
@@ -141,20 +144,9 @@ impl MultiplexedTunnel {
         self.multiplexer.send(&Packet::WriteClosed { connection: self.connection });
     }
 
-    /// Closes the tunnel with an error text for the peer, which may lack data. An agent of the reference gets only the close
-    /// request.
-    pub(in crate::konnectivity) fn close_with(self, error: &str) {
-        let mut state = self.multiplexer.state.lock();
-        let Some(tunnel) = state.tunnels.get_mut(&self.connection) else { return };
-        let sends_error = match self.multiplexer.side {
-            // The close request follows when the tunnel is dropped.
-            StreamSide::Server => tunnel.closed.is_none() && self.can_close_write(),
-            StreamSide::Agent => !std::mem::replace(&mut tunnel.is_close_sent, true),
-        };
-        if sends_error {
-            let packet = Packet::CloseResponse { error: error.to_owned(), connection: self.connection };
-            state.push_control(&packet);
-        }
+    /// Sets the error text with which the tunnel is closed when it is dropped: the peer may lack data. Empty for none.
+    pub(in crate::konnectivity) fn set_close_error(&mut self, error: impl Into<Cow<'static, str>>) {
+        self.close_error = error.into();
     }
 }
 
@@ -164,17 +156,18 @@ impl Drop for MultiplexedTunnel {
         let Some(mut tunnel) = state.tunnels.remove(&self.connection) else { return };
         // Above all the stream, which may wait for room in its queue.
         tunnel.wake_all();
-        let is_due = match self.multiplexer.side {
-            StreamSide::Server => tunnel.closed.is_none(),
-            // Also when the server requested it.
-            StreamSide::Agent => true,
-        };
-        if is_due && !tunnel.is_close_sent {
-            if self.multiplexer.side == StreamSide::Server && !state.is_closed {
-                state.start_closing(self.connection);
-            }
-            let packet = self.multiplexer.close_packet(self.connection, "");
-            state.push_control(&packet);
+        let is_open = tunnel.closed.is_none();
+        if tunnel.is_close_sent || self.multiplexer.side == StreamSide::Server && !is_open {
+            return;
         }
+        let error = match &*self.close_error {
+            "" if is_open && !tunnel.is_flushed() => "closed before all data was sent",
+            error => error,
+        };
+        if self.multiplexer.side == StreamSide::Server && !state.is_closed {
+            state.start_closing(self.connection);
+        }
+        let packet = self.multiplexer.close_packet(self.connection, error);
+        state.push_control(&packet);
     }
 }

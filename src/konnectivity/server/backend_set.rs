@@ -1,10 +1,11 @@
 //! The connected agents, and which of them serves a destination (`--proxy-strategies`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::backend::Backend;
+use crate::konnectivity::multiplexer::TunnelMultiplexer;
 
 /// How an agent is chosen for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +20,14 @@ pub enum ProxyStrategy {
     DefaultRoute,
 }
 
-/// The streams of all agents, in the order of their registration.
+/// The streams of all agents.
 #[derive(Default)]
-pub(super) struct BackendSet(Mutex<Vec<Arc<Backend>>>);
+pub(super) struct BackendSet {
+    /// In the order of their registration.
+    connected: Mutex<Vec<Arc<Backend>>>,
+    /// Of streams that have ended, while clients get what came before.
+    ended: Mutex<Vec<Weak<TunnelMultiplexer>>>,
+}
 
 impl ProxyStrategy {
     /// Parses a name of `--proxy-strategies`.
@@ -62,11 +68,24 @@ impl ProxyStrategy {
 
 impl BackendSet {
     pub(super) fn add(&self, backend: Arc<Backend>) {
-        self.0.lock().push(backend);
+        self.connected.lock().push(backend);
     }
 
     pub(super) fn remove(&self, backend: &Arc<Backend>) {
-        self.0.lock().retain(|other| !Arc::ptr_eq(other, backend));
+        let mut ended = self.ended.lock();
+        ended.retain(|multiplexer| multiplexer.strong_count() > 0);
+        ended.push(Arc::downgrade(&backend.multiplexer));
+        self.connected.lock().retain(|other| !Arc::ptr_eq(other, backend));
+    }
+
+    /// Number of tunnels whose client has not got everything.
+    pub(super) fn unfinished_tunnels(&self) -> usize {
+        // Locked until the others are counted: a stream that ends meanwhile is one of them.
+        let ended = self.ended.lock();
+        let connected = self.all();
+        let connected = connected.iter().map(|backend| backend.multiplexer.unfinished_tunnels());
+        let ended = ended.iter().filter_map(Weak::upgrade).map(|multiplexer| multiplexer.unfinished_tunnels());
+        connected.chain(ended).sum()
     }
 
     /// An agent for `address` (host and port), none of `lost`, by the first strategy that finds one. Agents that drain
@@ -78,7 +97,7 @@ impl BackendSet {
         lost: &[Arc<Backend>],
     ) -> Option<Arc<Backend>> {
         let host = host_of(address);
-        let backends = self.0.lock();
+        let backends = self.connected.lock();
         let is_lost = |backend: &Arc<Backend>| lost.iter().any(|lost| Arc::ptr_eq(lost, backend));
         let candidates: Vec<_> = backends.iter().filter(|backend| !is_lost(backend)).collect();
         strategies.iter().find_map(|strategy| select_by(*strategy, &candidates, host))
@@ -90,11 +109,11 @@ impl BackendSet {
     }
 
     pub(super) fn count(&self, strategy: ProxyStrategy) -> usize {
-        self.0.lock().iter().filter(|backend| strategy.includes(backend)).count()
+        self.connected.lock().iter().filter(|backend| strategy.includes(backend)).count()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Backend>> {
-        self.0.lock().clone()
+        self.connected.lock().clone()
     }
 }
 

@@ -41,6 +41,8 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 const REGISTRATION_DELAY: Duration = Duration::from_millis(10);
 /// How long a target may accept nothing after the client has requested a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long data of a call that its client has canceled may wait for the agent.
+const ABANDONED_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves a client connection until it ends. `:authority` may have any value: grpc-go sends the path of a Unix socket.
 pub async fn serve_grpc_frontend<S>(server: Arc<KonnectivityServer>, stream: S)
@@ -260,8 +262,10 @@ impl ProxyCall<'_> {
     }
 
     /// Relays packets between the client and its tunnel until the client ends the call.
-    async fn relay(&mut self, tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
+    async fn relay(&mut self, mut tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
         let _timer = self.server.time_connection();
+        // For each end but a close.
+        tunnel.set_close_error("the client ended its call without a close request");
         let registered = Notify::new();
         if !self.is_reference {
             registered.notify_one();
@@ -270,15 +274,22 @@ impl ProxyCall<'_> {
             let to_agent = relay_to_agent(&mut self.reader, &tunnel, &registered);
             let to_client = relay_to_client(self.server, &self.counter, &mut self.send, &tunnel, &registered);
             tokio::select! {
-                ended = to_agent => ended?,
-                ended = to_client => ended?,
+                ended = to_agent => ended,
+                ended = to_client => ended,
             }
         };
+        if matches!(ended, Ok(ClientEnd::Left) | Err(CallBroken::Stream)) {
+            let _ = timeout(ABANDONED_FLUSH_TIMEOUT, tunnel.flushed()).await;
+        }
+        let ended = ended?;
         let connection = tunnel.connection();
         match ended {
-            ClientEnd::Close => {
-                // The agent writes what it has before it confirms.
-                let _ = timeout(CLOSE_TIMEOUT, tunnel.flushed()).await;
+            ClientEnd::Close { is_complete } => {
+                if is_complete {
+                    tunnel.set_close_error("");
+                    // The agent writes what it has before it confirms.
+                    let _ = timeout(CLOSE_TIMEOUT, tunnel.flushed()).await;
+                }
                 drop(tunnel);
                 self.respond(&Packet::CloseResponse { error: String::new(), connection }).await?;
             }
@@ -291,6 +302,7 @@ impl ProxyCall<'_> {
                 }
             }
             ClientEnd::Closed(error) => {
+                tunnel.set_close_error("");
                 drop(tunnel);
                 self.respond(&Packet::CloseResponse { error, connection }).await?;
             }
@@ -302,11 +314,11 @@ impl ProxyCall<'_> {
 
 /// Why packets of a client are no longer relayed.
 enum ClientEnd {
-    /// The client requests a close.
-    Close,
+    /// The client requests a close; whether all its data before was relayed.
+    Close { is_complete: bool },
     /// The client names a connection that is not its own.
     Mismatch(i64),
-    /// The agent closed the connection, with its error text.
+    /// The target closed the connection, or the agent did with this error text.
     Closed(String),
     /// The client ended the call.
     Left,
@@ -341,12 +353,12 @@ async fn relay_to_agent(
                     _ => waiting.clear(),
                 }
                 if waiting.is_empty() && close_deadline.is_some() {
-                    return Ok(ClientEnd::Close);
+                    return Ok(ClientEnd::Close { is_complete: true });
                 }
                 continue;
             }
             packet = reader.next_held(waiting.is_empty()) => packet?,
-            () = deadline => return Ok(ClientEnd::Close),
+            () = deadline => return Ok(ClientEnd::Close { is_complete: false }),
         };
         let held = reader.take_unreleased();
         match packet {
@@ -358,7 +370,7 @@ async fn relay_to_agent(
             Some(Packet::CloseRequest { connection }) if connection == tunnel.connection() => {
                 reader.release(held);
                 if waiting.is_empty() {
-                    return Ok(ClientEnd::Close);
+                    return Ok(ClientEnd::Close { is_complete: true });
                 }
                 close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
             }

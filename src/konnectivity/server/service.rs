@@ -274,8 +274,7 @@ impl KonnectivityServer {
     pub fn unfinished(&self) -> (u64, usize) {
         // In this order: a dial becomes a tunnel before its client has the response.
         let dials = self.unanswered_clients.load(Relaxed);
-        let tunnels = self.backends.all().iter().map(|backend| backend.multiplexer.unfinished_tunnels()).sum();
-        (dials, tunnels)
+        (dials, self.backends.unfinished_tunnels())
     }
 
     /// Counts a client until it has the response to its dial.

@@ -1,40 +1,45 @@
 //! Clients in gRPC mode that send what the reference's does not: their call alone is affected.
 
+use std::io::ErrorKind;
+use std::time::Duration;
+
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Request};
-use tokio::task::spawn_local;
-use tokio::time::timeout;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{sleep, timeout};
 
-use super::{Setup, WAIT, check_echo, echo_target, run, tunnel};
+use super::{Setup, WAIT, check_echo, echo_target, recording_target, run, target, tunnel};
 use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::packet_reader::PacketReader;
 
-/// An HTTP/2 connection to the server.
-async fn connect(setup: &Setup) -> SendRequest<Bytes> {
+/// An HTTP/2 connection to the server, and its task.
+async fn connect(setup: &Setup) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let mut builder = h2::client::Builder::new();
     // A packet has to fit.
     builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 20);
     let (call, connection) = builder.handshake(setup.grpc_connection()).await.unwrap();
-    spawn_local(async move {
+    let connection = spawn_local(async move {
         let _ = connection.await;
     });
-    call.ready().await.unwrap()
+    (call.ready().await.unwrap(), connection)
 }
 
 /// A call whose client is this test.
 struct RawCall {
     send: SendStream<Bytes>,
     reader: PacketReader,
+    connection: JoinHandle<()>,
 }
 
 impl RawCall {
     async fn open(setup: &Setup) -> RawCall {
-        let mut call = connect(setup).await;
+        let (mut call, connection) = connect(setup).await;
         let request = Request::post("http://localhost/ProxyService/Proxy").body(()).unwrap();
         let (response, send) = call.send_request(request, false).unwrap();
-        RawCall { send, reader: PacketReader::new(response.await.unwrap().into_body()) }
+        RawCall { send, reader: PacketReader::new(response.await.unwrap().into_body()), connection }
     }
 
     /// A call with an open tunnel, and its connection id.
@@ -131,6 +136,61 @@ fn packets_before_the_dial_response_are_refused() {
         assert!(matches!(call.next().await, Some(Packet::DialResponse { connection: 1.., .. })));
         setup.wait_for_tunnels(1).await;
         drop(call);
+        setup.wait_for_tunnels(0).await;
+    });
+}
+
+/// A target must not take what it has got for everything.
+#[test]
+fn target_of_a_call_that_ends_without_a_close_request_is_reset() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "").await;
+        let (recording, mut ended) = recording_target().await;
+        let reset = Some(ErrorKind::ConnectionReset);
+        type End = fn(&mut RawCall, i64);
+        let close: End = |call, connection| call.send(&Packet::CloseRequest { connection });
+        let finish: End = |call, _| call.send.send_data(Bytes::new(), true).unwrap();
+        let cancel: End = |call, _| call.send.send_reset(Reason::CANCEL);
+        let disconnect: End = |call, _| call.connection.abort();
+        for (name, end, expected) in [
+            ("close", close, None),
+            ("finish", finish, reset),
+            ("cancel", cancel, reset),
+            ("disconnect", disconnect, reset),
+        ] {
+            let (mut call, connection) = RawCall::dial(&setup, &recording.to_string()).await;
+            assert!(matches!(call.next().await, Some(Packet::Data { .. })), "{name}");
+            call.send(&data(connection, 100));
+            sleep(Duration::from_millis(50)).await;
+            end(&mut call, connection);
+            let recorded = timeout(WAIT, ended.recv()).await.unwrap().unwrap();
+            assert_eq!(recorded, (vec![7; 100], expected), "{name}");
+        }
+        setup.wait_for_tunnels(0).await;
+    });
+}
+
+/// A target that closes first still reads.
+#[test]
+fn target_that_closes_first_is_not_reset() {
+    run(async {
+        let setup = Setup::new();
+        let _agent = setup.agent("a", "").await;
+        let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+        let closing = target(move |mut socket| {
+            let sender = sender.clone();
+            async move {
+                socket.read_exact(&mut [0; 100]).await.unwrap();
+                socket.shutdown().await.unwrap();
+                let _ = sender.send(socket.read(&mut [0]).await.map_err(|error| error.kind()));
+            }
+        });
+        let closing = closing.await.0;
+        let (mut call, connection) = RawCall::dial(&setup, &closing.to_string()).await;
+        call.send(&data(connection, 100));
+        assert_eq!(call.close_response().await, (connection, String::new()));
+        assert_eq!(timeout(WAIT, ended.recv()).await.unwrap(), Some(Ok(0)));
         setup.wait_for_tunnels(0).await;
     });
 }
@@ -234,7 +294,7 @@ fn other_methods_and_second_dials_are_refused() {
         let setup = Setup::new();
         let _agent = setup.agent("a", "").await;
         let echo = echo_target().await.to_string();
-        let mut connection = connect(&setup).await;
+        let (mut connection, _task) = connect(&setup).await;
         let request = Request::post("http://localhost/AgentService/Connect").body(()).unwrap();
         let head = connection.send_request(request, true).unwrap().0.await.unwrap();
         assert_eq!(head.headers()["grpc-status"], "12");

@@ -14,6 +14,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -159,6 +160,24 @@ async fn echo_target() -> SocketAddr {
     target(echo).await.0
 }
 
+/// What a connection of a target received, and the error of its end.
+type ConnectionRecord = (Vec<u8>, Option<io::ErrorKind>);
+
+/// A target that sends `banner`, and reports each of its connections.
+async fn recording_target() -> (SocketAddr, UnboundedReceiver<ConnectionRecord>) {
+    let (sender, ended) = unbounded_channel();
+    let record = move |mut socket: TcpStream| {
+        let sender = sender.clone();
+        async move {
+            socket.write_all(b"banner").await.unwrap();
+            let mut received = Vec::new();
+            let end = socket.read_to_end(&mut received).await;
+            let _ = sender.send((received, end.map_err(|error| error.kind()).err()));
+        }
+    };
+    (target(record).await.0, ended)
+}
+
 /// A target that never reads.
 async fn stopped_target() -> SocketAddr {
     target(|socket| async move {
@@ -246,17 +265,7 @@ fn reset_of_a_client_resets_the_connection_of_its_target() {
     run(async {
         let setup = Setup::new();
         let _agent = setup.agent("a", "").await;
-        let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
-        let partial = target(move |mut socket| {
-            let sender = sender.clone();
-            async move {
-                socket.write_all(b"banner").await.unwrap();
-                let mut received = Vec::new();
-                let end = socket.read_to_end(&mut received).await;
-                let _ = sender.send((received, end.map_err(|error| error.kind()).err()));
-            }
-        });
-        let partial = partial.await.0;
+        let (partial, mut ended) = recording_target().await;
         for (is_read, expected) in [(true, None), (false, Some(io::ErrorKind::ConnectionReset))] {
             let mut client = setup.connect_by_unix_socket(partial).await;
             client.write_all(b"partial").await.unwrap();
@@ -270,6 +279,38 @@ fn reset_of_a_client_resets_the_connection_of_its_target() {
             assert!(received == b"partial" || !is_read && b"partial".starts_with(&received), "{received:?}");
         }
         setup.wait_for_tunnels(0).await;
+    });
+}
+
+/// A server that drains must not exit before.
+#[test]
+fn tunnel_of_a_lost_agent_is_unfinished_until_its_client_has_everything() {
+    run(async {
+        const LENGTH: usize = 1 << 20;
+        let setup = Setup::new();
+        let agent = setup.agent("a", "").await;
+        let source = target(|mut socket| async move {
+            let _ = socket.write_all(&vec![7; LENGTH]).await;
+            let _ = socket.read_u8().await;
+        });
+        let mut client = setup.connect(source.await.0).await;
+        let deadline = Instant::now() + WAIT;
+        while setup.server.agents()[0].bytes_from_agent < LENGTH as u64 {
+            assert!(Instant::now() < deadline);
+            sleep(Duration::from_millis(1)).await;
+        }
+        drop(agent);
+        while !setup.server.agents().is_empty() {
+            assert!(Instant::now() < deadline);
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(setup.server.unfinished(), (0, 1));
+        let mut all = vec![0; LENGTH];
+        timeout(WAIT, client.read_exact(&mut all)).await.unwrap().unwrap();
+        while setup.server.unfinished() != (0, 0) {
+            assert!(Instant::now() < deadline);
+            sleep(Duration::from_millis(1)).await;
+        }
     });
 }
 
