@@ -97,7 +97,7 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     relay_target(socket, tunnel).await;
 }
 
-async fn relay_target(socket: TcpStream, mut tunnel: MultiplexedTunnel) {
+async fn relay_target(socket: TcpStream, tunnel: MultiplexedTunnel) {
     let socket = SharedSocket::new(socket);
     match relay(&socket, &tunnel, AfterEnd::Close, |_| {}).await {
         RelayEnd::Finished => {
@@ -105,7 +105,7 @@ async fn relay_target(socket: TcpStream, mut tunnel: MultiplexedTunnel) {
         }
         RelayEnd::SocketFailed(error) => {
             let _ = timeout(FLUSH_TIMEOUT, tunnel.flushed()).await;
-            tunnel.set_close_error(error.to_string());
+            tunnel.set_close_error(&error.to_string());
         }
         // The target must not take truncated data for complete.
         RelayEnd::Broken => socket.with(|socket| {

@@ -480,7 +480,7 @@ mod tests {
             (StreamSide::Agent, windows(1), 1, response("")),
         ] {
             let multiplexer = TunnelMultiplexer::new(side, windows, &Arc::default());
-            let mut tunnel = multiplexer.open(1, "a:1").unwrap();
+            let tunnel = multiplexer.open(1, "a:1").unwrap();
             if windows.is_none() {
                 tunnel.set_close_error("not for the reference");
             }

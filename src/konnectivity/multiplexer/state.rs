@@ -62,6 +62,8 @@ pub(super) struct TunnelState {
     pub(super) closed: Option<String>,
     /// Whether it was closed before the stream ended.
     pub(super) was_closed_by_peer: bool,
+    /// Error text with which this side closes it.
+    pub(super) close_error: Option<Box<str>>,
     /// Whether the close packet of this side was sent.
     pub(super) is_close_sent: bool,
     reader: Option<Waker>,
@@ -287,6 +289,7 @@ impl TunnelState {
             is_write_closed: false,
             closed: None,
             was_closed_by_peer: false,
+            close_error: None,
             is_close_sent: false,
             reader: None,
             writer: None,

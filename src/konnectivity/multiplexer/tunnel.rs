@@ -1,6 +1,5 @@
 //! One tunnel of a stream.
 
-use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +15,6 @@ use crate::egress::proxy::konnectivity::Packet;
 pub(in crate::konnectivity) struct MultiplexedTunnel {
     multiplexer: Arc<TunnelMultiplexer>,
     connection: i64,
-    close_error: Cow<'static, str>,
 }
 
 /// What the peer sent.
@@ -38,7 +36,7 @@ pub(in crate::konnectivity) struct TunnelClosed;
 
 impl MultiplexedTunnel {
     pub(super) fn new(multiplexer: Arc<TunnelMultiplexer>, connection: i64) -> MultiplexedTunnel {
-        MultiplexedTunnel { multiplexer, connection, close_error: Cow::Borrowed("") }
+        MultiplexedTunnel { multiplexer, connection }
     }
 
     /// The agent's connection id.
@@ -145,8 +143,10 @@ impl MultiplexedTunnel {
     }
 
     /// Sets the error text with which the tunnel is closed when it is dropped: the peer may lack data. Empty for none.
-    pub(in crate::konnectivity) fn set_close_error(&mut self, error: impl Into<Cow<'static, str>>) {
-        self.close_error = error.into();
+    pub(in crate::konnectivity) fn set_close_error(&self, error: &str) {
+        if let Some(tunnel) = self.multiplexer.state.lock().tunnels.get_mut(&self.connection) {
+            tunnel.close_error = Some(error).filter(|error| !error.is_empty()).map(Box::from);
+        }
     }
 }
 
@@ -160,9 +160,9 @@ impl Drop for MultiplexedTunnel {
         if tunnel.is_close_sent || self.multiplexer.side == StreamSide::Server && !is_open {
             return;
         }
-        let error = match &*self.close_error {
-            "" if is_open && !tunnel.is_flushed() => "closed before all data was sent",
-            error => error,
+        let error = match tunnel.close_error.as_deref() {
+            None if is_open && !tunnel.is_flushed() => "closed before all data was sent",
+            error => error.unwrap_or_default(),
         };
         if self.multiplexer.side == StreamSide::Server && !state.is_closed {
             state.start_closing(self.connection);

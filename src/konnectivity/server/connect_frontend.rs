@@ -100,7 +100,7 @@ where
             }
         }
     };
-    let mut tunnel = match dialed {
+    let tunnel = match dialed {
         Ok(tunnel) => tunnel,
         Err(failure) => {
             respond(&mut socket, &failure_response(&failure)).await;
@@ -127,7 +127,7 @@ where
             let _ = timeout(LINGER, tunnel.flushed()).await;
             // A TLS connection that ends without a close is no reset.
             if error.kind() != io::ErrorKind::UnexpectedEof {
-                tunnel.set_close_error(format!("the connection of the client failed: {error}"));
+                tunnel.set_close_error(&format!("the connection of the client failed: {error}"));
             }
             ConnectEnd::Broken
         }

@@ -262,7 +262,7 @@ impl ProxyCall<'_> {
     }
 
     /// Relays packets between the client and its tunnel until the client ends the call.
-    async fn relay(&mut self, mut tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
+    async fn relay(&mut self, tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
         let _timer = self.server.time_connection();
         // For each end but a close.
         tunnel.set_close_error("the client ended its call without a close request");
