@@ -475,7 +475,7 @@ mod tests {
             (StreamSide::Server, windows(1), 2, response(&error)),
             (StreamSide::Server, windows(1), 1, request.clone()),
             // An agent of the reference.
-            (StreamSide::Server, None, 0, request.clone()),
+            (StreamSide::Server, None, 0, request),
             (StreamSide::Agent, windows(1), 2, response(&error)),
             (StreamSide::Agent, windows(1), 1, response("")),
         ] {
