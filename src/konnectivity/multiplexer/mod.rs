@@ -118,7 +118,7 @@ impl TunnelMultiplexer {
         if state.is_closed {
             tunnel.closed = Some(String::new());
         }
-        state.tunnels.insert(connection, tunnel);
+        state.tunnels.insert(connection, Box::new(tunnel));
         state.end_closing(connection);
         Some(MultiplexedTunnel::new(self.clone(), connection))
     }

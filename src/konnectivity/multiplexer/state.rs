@@ -21,8 +21,8 @@ pub(super) struct MultiplexerState {
     pub(super) counter: StreamCounter,
     /// Framed packets without data; they are sent before data.
     pub(super) control: VecDeque<Bytes>,
-    /// By connection id.
-    pub(super) tunnels: HashMap<i64, TunnelState>,
+    /// By connection id. Boxed, as much of a hash table is empty.
+    pub(super) tunnels: HashMap<i64, Box<TunnelState>>,
     /// Tunnels with data that they may send, in turn.
     turns: VecDeque<i64>,
     /// Connections without a tunnel whose close is not confirmed; their data is dropped.

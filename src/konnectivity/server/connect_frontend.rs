@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::backend::TunnelDialFailure;
 use super::service::{FrontendKind, KonnectivityServer};
+use crate::konnectivity::multiplexer::MultiplexedTunnel;
 use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
 use crate::observe::metrics::KonnectivityDialFailure;
 
@@ -42,9 +43,12 @@ where
     let mut is_first = true;
     loop {
         match timeout(HEAD_TIMEOUT, read_request(&mut socket, &mut buffer)).await {
-            // Boxed: a connection without a request holds no memory of a tunnel.
+            // Boxed: a connection without a request holds no memory of a tunnel, and a tunnel none of its dial.
             Ok(ConnectRequest::Connect(address)) => {
-                return Box::pin(tunnel(&server, socket, buffer, &address)).await;
+                let Some(tunnel) = Box::pin(open_tunnel(&server, &mut socket, buffer, &address)).await else {
+                    return ConnectEnd::Closed;
+                };
+                return Box::pin(relay_tunnel(&server, socket, tunnel, &address)).await;
             }
             Ok(ConnectRequest::OtherMethod(body_bytes)) => {
                 const BODY: &str = "this proxy only supports CONNECT passthrough\n";
@@ -79,12 +83,17 @@ where
     }
 }
 
-async fn tunnel<S>(server: &KonnectivityServer, mut socket: S, early: BytesMut, address: &str) -> ConnectEnd
+/// Opens a tunnel, and responds to its client. `None` if either failed. `early` is what the client sent after its request.
+async fn open_tunnel<S>(
+    server: &KonnectivityServer,
+    socket: &mut S,
+    mut early: BytesMut,
+    address: &str,
+) -> Option<MultiplexedTunnel>
 where
-    S: AsyncRead + AsyncWrite + PeerState + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut early = early;
-    let unanswered = server.count_unanswered_client();
+    let _unanswered = server.count_unanswered_client();
     let dialed = {
         let dial = server.dial("tcp", address);
         let mut dial = std::pin::pin!(dial);
@@ -94,7 +103,7 @@ where
                 dialed = &mut dial => break dialed,
                 // A client that leaves cancels its dial. One that sends ahead is read on up to a limit.
                 read = socket.read_buf(&mut early), if early.len() < MAX_EARLY_BYTES => match read {
-                    Ok(0) | Err(_) => return ConnectEnd::Closed,
+                    Ok(0) | Err(_) => return None,
                     Ok(_) => {}
                 },
             }
@@ -103,19 +112,26 @@ where
     let tunnel = match dialed {
         Ok(tunnel) => tunnel,
         Err(failure) => {
-            respond(&mut socket, &failure_response(&failure)).await;
-            return ConnectEnd::Closed;
+            respond(socket, &failure_response(&failure)).await;
+            return None;
         }
     };
     if socket.write_all(b"HTTP/1.1 200 Connection Established\r\n\r\n").await.is_err() || socket.flush().await.is_err()
     {
         server.metrics.record_dial_failure(KonnectivityDialFailure::SendResponse);
-        return ConnectEnd::Closed;
+        return None;
     }
-    drop(unanswered);
-    let _timer = server.time_connection();
     let early = early.freeze();
     tunnel.send(if early.len() < 1024 { Bytes::copy_from_slice(&early) } else { early });
+    Some(tunnel)
+}
+
+/// Relays a tunnel until it is closed.
+async fn relay_tunnel<S>(server: &KonnectivityServer, socket: S, tunnel: MultiplexedTunnel, address: &str) -> ConnectEnd
+where
+    S: AsyncRead + AsyncWrite + PeerState + Unpin,
+{
+    let _timer = server.time_connection();
     let mut socket = SharedSocket::new(socket);
     match relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |took| server.metrics.record_frontend_write(took)).await {
         RelayEnd::Finished => {

@@ -61,8 +61,8 @@ pub struct TlsStream<S, C> {
     /// The peer sent a `close_notify`.
     is_closed_by_peer: bool,
     is_shut_down: bool,
-    /// Why the connection failed. It fails for good.
-    failure: Option<Error>,
+    /// Why the connection failed. It fails for good. Boxed, as most connections have none.
+    failure: Option<Box<Error>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientTlsStream<S> {
@@ -173,11 +173,11 @@ impl<S, C: UnbufferedConnection> TlsStream<S, C> {
         on_writable: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut StreamBuffer),
     ) -> Result<bool, Error> {
         if let Some(error) = &self.failure {
-            return Err(error.clone());
+            return Err(Error::clone(error));
         }
         let processed = self.process_event(out, on_writable);
         if let Err(error) = &processed {
-            self.failure = Some(error.clone());
+            self.failure = Some(Box::new(error.clone()));
             self.encode_alert();
             self.received.clear();
         }
