@@ -21,7 +21,7 @@ const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the other tunnel is stalled before round trips are measured.
 const STALL: Duration = Duration::from_secs(2);
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
@@ -36,7 +36,7 @@ enum Dialer {
 }
 
 impl Dialer {
-    async fn new(arguments: &ClientArguments<'_>) -> Dialer {
+    async fn new(arguments: &Arguments<'_>) -> Dialer {
         let socket = arguments.word("socket").to_owned();
         match arguments.word("transport") {
             "direct" => Dialer::Direct,
@@ -45,7 +45,10 @@ impl Dialer {
                 Dialer::Grpc(KonnectivityClient::connect(stream, "localhost").await.unwrap())
             }
             "http-connect" => Dialer::HttpConnect { socket },
-            _ => Dialer::MutualTls { address: socket, tls: tls_connector(Path::new(arguments.word("pki"))) },
+            _ => Dialer::MutualTls {
+                address: socket,
+                tls: TlsConnector::from(client_config(Path::new(arguments.word("pki")))),
+            },
         }
     }
 
@@ -68,17 +71,20 @@ impl Dialer {
     }
 }
 
-fn tls_connector(pki: &Path) -> TlsConnector {
-    let certificates = |name: &str| -> Vec<CertificateDer<'static>> {
-        CertificateDer::pem_file_iter(pki.join(name)).unwrap().collect::<Result<_, _>>().unwrap()
-    };
+/// The certificates of a PEM file.
+pub(crate) fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_file_iter(file).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// Trusts the benchmark's authority, and presents the agent's certificate.
+pub(crate) fn client_config(pki: &Path) -> Arc<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(certificates("serving-ca.crt"));
+    roots.add_parsable_certificates(certificates(&pki.join("serving-ca.crt")));
     let key = PrivateKeyDer::from_pem_file(pki.join("agent.key")).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots).with_client_auth_cert(certificates("agent.crt"), key).unwrap();
-    TlsConnector::from(Arc::new(config))
+    let chain = certificates(&pki.join("agent.crt"));
+    Arc::new(config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap())
 }
 
 /// One byte at a time until the head ends, so that nothing of the target is read with it.
@@ -92,10 +98,11 @@ async fn connect_through(mut stream: impl Stream + 'static, target: &str) -> Tun
     Box::new(stream)
 }
 
-struct ClientArguments<'a>(&'a [String]);
+/// Arguments of the form `--name=value`.
+pub(crate) struct Arguments<'a>(pub(crate) &'a [String]);
 
-impl ClientArguments<'_> {
-    fn word(&self, name: &str) -> &str {
+impl Arguments<'_> {
+    pub(crate) fn word(&self, name: &str) -> &str {
         let found =
             self.0.iter().find_map(|argument| argument.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='));
         found.unwrap_or_else(|| panic!("--{name} is missing"))
@@ -108,7 +115,7 @@ impl ClientArguments<'_> {
 
 /// Does the job of the arguments, and prints its figures as JSON.
 pub(crate) fn run(arguments: &[String]) {
-    let arguments = ClientArguments(arguments);
+    let arguments = Arguments(arguments);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         let dialer = Dialer::new(&arguments).await;
@@ -117,7 +124,7 @@ pub(crate) fn run(arguments: &[String]) {
 }
 
 /// Tunnels stay open until standard input ends.
-async fn run_job(dialer: &Dialer, arguments: &ClientArguments<'_>) {
+async fn run_job(dialer: &Dialer, arguments: &Arguments<'_>) {
     let (target, count, workers) = (arguments.word("target"), arguments.number("count"), arguments.number("workers"));
     if arguments.word("job") == "idle" {
         drop(dialer.dial(target).await);
@@ -215,7 +222,7 @@ fn percentile(sorted: &[f64], share: usize) -> f64 {
 
 /// The 99th percentile of round trips while another tunnel, on a connection of its own, is full: its target or its
 /// client does not read. `None` if they are blocked.
-async fn echo_beside_stalled(job: &str, tunnel: &mut Tunnel, arguments: &ClientArguments<'_>) -> Option<f64> {
+async fn echo_beside_stalled(job: &str, tunnel: &mut Tunnel, arguments: &Arguments<'_>) -> Option<f64> {
     let dialer = Dialer::new(arguments).await;
     let mut stalled = dialer.dial(arguments.word("stalled-target")).await;
     let writer = match job {

@@ -111,33 +111,27 @@ impl Job {
         matches!(self.kind, JobKind::Download | JobKind::Upload)
     }
 
-    /// Whether a run without a tunnel says something.
+    /// Whether relays, and a run without a tunnel, say something.
     pub(crate) fn has_baseline(&self) -> bool {
         matches!(self.kind, JobKind::Download | JobKind::Upload | JobKind::Echo)
     }
 
-    /// One line for a run that has no column, such as `no tunnel`.
-    pub(crate) fn print_beside(&self, run: &str, figures: &[JobFigures]) {
-        let title = format!("{}, {run}", self.title);
-        match self.kind {
-            JobKind::Echo => println!("{title:34} {:10.2}   p99, µs", median(figures, &|it| it.echo[1])),
-            JobKind::Dials => {
-                println!("{title:34} {:10.2}   a second", median(figures, &|it| self.count as f64 / it.seconds));
-            }
-            _ => println!("{title:34} {:10.2}   MB/s", median(figures, &JobFigures::megabytes_per_second)),
-        }
-    }
-
     /// For a transfer, the line of the speed as a share of that without a tunnel.
     pub(crate) fn print_share(&self, figures: &[Vec<JobFigures>], direct: &[JobFigures]) {
-        if self.is_transfer() {
+        if self.is_transfer() && !direct.is_empty() {
             let direct = median(direct, &JobFigures::megabytes_per_second);
             self.print_row(figures, "of MB/s without a tunnel", &|it| it.megabytes_per_second() / direct);
         }
     }
 
     fn print_row(&self, figures: &[Vec<JobFigures>], what: &str, figure: &dyn Fn(&JobFigures) -> f64) {
-        let values: Vec<String> = figures.iter().map(|figures| format!("{:10.2}", median(figures, figure))).collect();
+        let values: Vec<String> = figures
+            .iter()
+            .map(|figures| match figures[..] {
+                [] => format!("{:>10}", "-"),
+                _ => format!("{:10.2}", median(figures, figure)),
+            })
+            .collect();
         println!("{:34} {}   {what}", self.title, values.join(" "));
     }
 
@@ -168,6 +162,7 @@ impl Job {
         for (at, user) in ["client", "server", "agent"].iter().enumerate() {
             row(&format!("CPU seconds of the {user}"), &|it| it.cpu[at]);
         }
+        row("CPU seconds of server and agent", &|it| it.cpu[1] + it.cpu[2]);
     }
 }
 

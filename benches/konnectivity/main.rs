@@ -4,13 +4,14 @@
 //! tests/interop/peers/build konnectivity
 //! cargo bench --bench konnectivity                 # servers and agents in each pairing, with narthex's client
 //! cargo bench --bench konnectivity -- --transports grpc --jobs echo,stalled-target --rounds 1
-//! cargo bench --bench konnectivity -- --pairs reference,narthex   # neither mixed pairs nor runs without a tunnel
+//! cargo bench --bench konnectivity -- --columns reference,narthex,two-relays   # not all columns
 //! cargo bench --bench konnectivity -- --clients    # both clients, through the reference server and agent
 //! ```
 //!
 //! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
 //! client is a separate process; CPU time and memory are the kernel's. In the mode `grpc`, Narthex's client keeps one
-//! connection for all its tunnels; the reference opens one for each, as in kube-apiserver.
+//! connection for all its tunnels; the reference opens one for each, as in kube-apiserver. The column `two-relays` is a lower
+//! bound: two processes with the same connections and the same TLS, which only copy bytes.
 
 // It stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
@@ -20,6 +21,7 @@ mod jobs;
 mod peers;
 #[path = "../../tests/interop/environment/ports.rs"]
 mod ports;
+mod relays;
 mod targets;
 
 use std::io::{BufRead as _, BufReader};
@@ -34,21 +36,50 @@ use targets::Targets;
 /// How long idle tunnels are open before the memory that they need is read: allocators return what dials needed.
 const MEMORY_RETURN_TIME: Duration = Duration::from_secs(20);
 
-/// Whether server and agent are narthex's, and how the table calls them.
-type Pair = ([bool; 2], &'static str);
+/// A column of the table: what the jobs go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    /// Server and agent, each Narthex's or not, with Narthex's client.
+    Pair([bool; 2]),
+    /// Server and agent of the reference, with its client.
+    ReferenceClient,
+    /// Two relays in place of server and agent.
+    Relays,
+    /// A TCP connection to the target.
+    NoTunnel,
+}
 
-/// All pairs.
-const PAIRS: [Pair; 4] = [
-    ([false, false], "reference"),
-    ([true, false], "own server"),
-    ([false, true], "own agent"),
-    ([true, true], "narthex"),
+/// All columns, and their titles, which are also their names for `--columns`.
+const COLUMNS: [(Column, &str); 7] = [
+    (Column::Pair([false, false]), "reference"),
+    (Column::Pair([true, false]), "own-server"),
+    (Column::Pair([false, true]), "own-agent"),
+    (Column::Pair([true, true]), "narthex"),
+    (Column::ReferenceClient, "ref-client"),
+    (Column::Relays, "two-relays"),
+    (Column::NoTunnel, "no-tunnel"),
 ];
+
+impl Column {
+    /// Whether it can do `job`, and the figures say something.
+    fn has_figures(self, transport: Transport, job: &Job) -> bool {
+        match self {
+            Column::Pair(_) => true,
+            Column::ReferenceClient => {
+                transport == Transport::Grpc && job.supports_reference_client && job.kind != JobKind::Idle
+            }
+            Column::Relays | Column::NoTunnel => job.has_baseline(),
+        }
+    }
+}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if arguments.first().is_some_and(|first| first.starts_with("--socket=")) {
         return client::run(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first.starts_with("--relay=")) {
+        return relays::run(&arguments);
     }
     let option = |name: &str| {
         let at = arguments.iter().position(|argument| argument == name)?;
@@ -64,12 +95,14 @@ fn main() {
         Some(names) => names.split(',').map(|name| JOBS.iter().find(|job| job.name == name).unwrap()).collect(),
         None => JOBS.iter().collect(),
     };
-    let pairs: Vec<Pair> = match option("--pairs") {
-        Some(names) => names.split(',').map(|name| *PAIRS.iter().find(|(_, pair)| *pair == name).unwrap()).collect(),
-        None => PAIRS.to_vec(),
+    let columns: Vec<(Column, &str)> = match option("--columns") {
+        Some(names) => {
+            names.split(',').map(|name| *COLUMNS.iter().find(|(_, title)| *title == name).unwrap()).collect()
+        }
+        None => COLUMNS.to_vec(),
     };
     for transport in transports.split(',') {
-        benchmark.compare_pairs(Transport::parse(transport), &jobs, &pairs);
+        benchmark.compare(Transport::parse(transport), &jobs, &columns);
     }
 }
 
@@ -102,51 +135,60 @@ impl Benchmark {
                 for (client, figures) in
                     [&self.own_client, &peer_program("konnectivity-client")].into_iter().zip(&mut figures)
                 {
-                    figures.push(self.measure(Transport::Grpc, [false, false], client, job));
+                    figures.push(self.measure(&self.start_peers(Transport::Grpc, [false, false]), client, job));
                 }
             }
             job.print(&figures, true);
         }
     }
 
-    /// With all pairs, transfers, dials and echoes also without a tunnel, and with the client of the reference.
-    fn compare_pairs(&self, transport: Transport, jobs: &[&Job], pairs: &[Pair]) {
-        let is_whole = pairs.len() == PAIRS.len();
-        let titles: Vec<String> = pairs.iter().map(|(_, title)| format!("{title:>10}")).collect();
+    /// One table: each job in all columns, in turns.
+    fn compare(&self, transport: Transport, jobs: &[&Job], columns: &[(Column, &str)]) {
+        let titles: Vec<String> = columns.iter().map(|(_, title)| format!("{title:>10}")).collect();
         let titles = titles.join(" ");
         println!("{:34} {titles}   medians of {} rounds", transport.title(), self.rounds);
         for job in jobs {
-            let mut figures = vec![Vec::new(); pairs.len()];
+            let mut figures = vec![Vec::new(); columns.len()];
             for _ in 0..self.rounds {
-                for ((own, _), figures) in pairs.iter().zip(&mut figures) {
-                    figures.push(self.measure(transport, *own, &self.own_client, job));
+                for ((column, _), figures) in columns.iter().zip(&mut figures) {
+                    if column.has_figures(transport, job) {
+                        figures.push(self.measure_column(*column, transport, job));
+                    }
                 }
             }
-            if is_whole && transport == Transport::Grpc && job.supports_reference_client && job.kind != JobKind::Idle {
-                let client = peer_program("konnectivity-client");
-                let reference = (0..self.rounds).map(|_| self.measure(transport, [false, false], &client, job));
-                job.print_beside("its client", &reference.collect::<Vec<_>>());
-            }
-            if is_whole && job.has_baseline() {
-                let target = self.targets.port(job.target);
-                let measure = |port| (0..self.rounds).map(|_| self.measure_direct(job, port)).collect::<Vec<_>>();
-                let direct = measure(target);
-                job.print_beside("no tunnel", &direct);
-                job.print_beside("two relays", &measure(targets::start_relays(target)));
-                job.print_share(&figures, &direct);
+            if let Some(direct) = columns.iter().position(|(column, _)| *column == Column::NoTunnel) {
+                job.print_share(&figures, &figures[direct]);
             }
             job.print(&figures, false);
         }
         println!();
     }
 
-    /// Runs one client at one job, through fresh peers: the reference's keep the memory that they once needed.
-    fn measure(&self, transport: Transport, own: [bool; 2], client: &Path, job: &Job) -> JobFigures {
-        let peers = KonnectivityPeers::start(&self.directory, own, transport);
+    fn measure_column(&self, column: Column, transport: Transport, job: &Job) -> JobFigures {
+        match column {
+            Column::Pair(own) => self.measure(&self.start_peers(transport, own), &self.own_client, job),
+            Column::ReferenceClient => {
+                let client = peer_program("konnectivity-client");
+                self.measure(&self.start_peers(transport, [false, false]), &client, job)
+            }
+            Column::Relays => {
+                let relays = KonnectivityPeers::start_relays(&self.directory, transport);
+                self.measure(&relays, &self.own_client, job)
+            }
+            Column::NoTunnel => self.measure_direct(job),
+        }
+    }
+
+    fn start_peers(&self, transport: Transport, own: [bool; 2]) -> KonnectivityPeers {
+        KonnectivityPeers::start(&self.directory, own, transport)
+    }
+
+    /// Runs one client at one job, through `peers`, which are fresh: the reference's keep the memory that they once needed.
+    fn measure(&self, peers: &KonnectivityPeers, client: &Path, job: &Job) -> JobFigures {
         let (before, resident) = (peers.cpu(), peers.memory("VmRSS"));
         let mut client_arguments = vec![format!("--socket={}", peers.frontend)];
         if client == self.own_client {
-            client_arguments.push(format!("--transport={}", transport.name()));
+            client_arguments.push(format!("--transport={}", peers.transport.name()));
             client_arguments.push(format!("--pki={}", peers.pki.display()));
         }
         let (mut after, mut memory) = ([0.0; 2], [0.0; 2]);
@@ -166,9 +208,10 @@ impl Benchmark {
         figures
     }
 
-    /// The job without a tunnel, over a TCP connection to `port`.
-    fn measure_direct(&self, job: &Job, port: u16) -> JobFigures {
+    /// The job without a tunnel, over TCP connections to the target.
+    fn measure_direct(&self, job: &Job) -> JobFigures {
         let client_arguments = ["--socket=".to_owned(), "--transport=direct".to_owned(), "--pki=".to_owned()];
+        let port = self.targets.port(job.target);
         JobFigures::parse(&self.run_client(&self.own_client, &client_arguments, job, port, || {}))
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ pub(crate) fn peer_program(name: &str) -> PathBuf {
 pub(crate) struct KonnectivityPeers {
     server: Child,
     agent: Child,
+    /// How a client reaches the server.
+    pub transport: Transport,
     /// Path of the socket, or address.
     pub frontend: String,
     /// Directory of the certificates.
@@ -66,25 +69,50 @@ type Own = [bool; 2];
 
 impl KonnectivityPeers {
     pub(crate) fn start(directory: &Path, [own_server, own_agent]: Own, transport: Transport) -> KonnectivityPeers {
-        let pki = directory.join("pki");
-        if !pki.exists() {
-            create_certificates(&pki);
-        }
+        let pki = pki(directory);
         let ports: Vec<u16> = (0..6).map(|_| free_port()).collect();
         let socket = directory.join("front.sock").display().to_string();
         let (frontend, frontend_flags) = frontend(transport, &socket, ports[5], &pki);
         let server_flags = format!("{frontend_flags} {}", server_flags(&pki, &ports));
         let server = spawn("konnectivity-server", own_server, &server_flags);
         let agent = spawn("konnectivity-agent", own_agent, &agent_flags(&pki, &ports));
-        let mut peers = KonnectivityPeers { server, agent, frontend, pki };
+        let mut peers = KonnectivityPeers { server, agent, transport, frontend, pki };
+        peers.wait_until(|| is_ready(ports[1]));
+        peers
+    }
+
+    /// Two relays in their place. A client of the mode `grpc` uses `http-connect` with them.
+    pub(crate) fn start_relays(directory: &Path, transport: Transport) -> KonnectivityPeers {
+        let pki = pki(directory);
+        let transport = if transport == Transport::Grpc { Transport::HttpConnect } else { transport };
+        let agent_address = format!("127.0.0.1:{}", free_port());
+        let frontend = match transport {
+            Transport::MutualTls => format!("127.0.0.1:{}", free_port()),
+            _ => directory.join("relay.sock").display().to_string(),
+        };
+        let _ = std::fs::remove_file(&frontend);
+        let spawn = |listen: &str, agent: &str| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.arg(format!("--relay={listen}")).arg(format!("--agent={agent}"));
+            command.arg(format!("--pki={}", pki.display())).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let (server, agent) = (spawn(&frontend, &agent_address), spawn(&agent_address, ""));
+        let mut peers = KonnectivityPeers { server, agent, transport, frontend: frontend.clone(), pki };
+        peers.wait_until(|| {
+            let has_frontend = TcpStream::connect(&frontend).is_ok() || UnixStream::connect(&frontend).is_ok();
+            has_frontend && TcpStream::connect(&agent_address).is_ok()
+        });
+        peers
+    }
+
+    fn wait_until(&mut self, is_ready: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !is_ready(ports[1]) {
-            let ended = [&mut peers.server, &mut peers.agent].map(|child| child.try_wait().unwrap());
-            assert!(ended == [None; 2], "server or agent ended: {ended:?}, {server_flags}");
+        while !is_ready() {
+            let ended = [&mut self.server, &mut self.agent].map(|child| child.try_wait().unwrap());
+            assert!(ended == [None; 2], "server or agent ended: {ended:?}");
             assert!(Instant::now() < deadline, "the agent does not connect");
             std::thread::sleep(Duration::from_millis(50));
         }
-        peers
     }
 
     /// Seconds of CPU of server and agent.
@@ -111,12 +139,18 @@ impl Drop for KonnectivityPeers {
     }
 }
 
-fn create_certificates(pki: &Path) {
+/// The directory of the certificates, which are created once.
+fn pki(directory: &Path) -> PathBuf {
+    let pki = directory.join("pki");
+    if pki.exists() {
+        return pki;
+    }
     for words in ["init", "issue --ca client --name agent"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
-        command.arg("pki").args(words.split_whitespace()).arg("--dir").arg(pki).stdout(Stdio::null());
+        command.arg("pki").args(words.split_whitespace()).arg("--dir").arg(&pki).stdout(Stdio::null());
         assert!(command.status().unwrap().success(), "pki {words}");
     }
+    pki
 }
 
 /// Where the client connects, and the server's flags for that.

@@ -1,7 +1,7 @@
 //! Targets of the tunnels.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,32 +32,6 @@ impl Targets {
     pub(crate) fn port(&self, kind: TargetKind) -> u16 {
         self.0.iter().find(|(candidate, _)| *candidate == kind).unwrap().1
     }
-}
-
-/// Port of the second of two relays on the way to `target`, which copy bytes and do nothing else, in place of a server and an
-/// agent.
-pub(crate) fn start_relays(target: u16) -> u16 {
-    start_relay(start_relay(target))
-}
-
-fn start_relay(to: u16) -> u16 {
-    start_target(move |client| {
-        let Ok(target) = TcpStream::connect(("127.0.0.1", to)) else { return };
-        target.set_nodelay(true).unwrap();
-        let (from_target, to_client) = (target.try_clone().unwrap(), client.try_clone().unwrap());
-        std::thread::spawn(move || copy_bytes(from_target, to_client));
-        copy_bytes(client, target);
-    })
-}
-
-fn copy_bytes(mut from: TcpStream, mut to: TcpStream) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..length]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
 }
 
 fn start_target(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
