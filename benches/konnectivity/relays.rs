@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         match arguments.word("agent") {
-            "" => accept_tcp(listen, server_config(pki), |client| relay_to_target(client)).await,
+            "" => accept_tcp(listen, server_config(pki), relay_to_target).await,
             agent => {
                 let connector = AgentConnector { address: agent.to_owned(), config: client_config(pki) };
                 let relay = move |client: Box<dyn Stream>| relay_to_agent(client, connector.clone());

@@ -14,14 +14,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, In
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::multiplexer::{MAX_PACKET_DATA, MultiplexedTunnel, TunnelEvent};
+use super::multiplexer::{MAX_PACKET_DATA, MIN_SHARED_BYTES, MultiplexedTunnel, TunnelEvent};
 use crate::tls::TlsStream;
 
 /// How long a socket may accept nothing after its tunnel was closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pieces below this size are copied, so that they hold no larger buffer.
-const MIN_SHARED_BYTES: usize = 8 << 10;
-
 /// How often a socket whose data waits is checked for its peer.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long nothing may move after the peer of a socket has closed one direction, while its data waits.

@@ -11,6 +11,15 @@ use tokio::time::{Instant, sleep};
 use super::connection::{AgentMetadata, ServerStream};
 use super::state::AgentState;
 
+/// Waits until `is_met`; panics with `what` after 20 seconds.
+pub(in crate::konnectivity) async fn eventually(what: &str, is_met: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_met() {
+        assert!(Instant::now() < deadline, "{what}: not within 20 s");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// A connected agent; it ends when dropped.
 pub(in crate::konnectivity) struct TestAgent {
     state: Arc<AgentState>,
@@ -47,11 +56,7 @@ impl TestAgent {
     }
 
     pub(in crate::konnectivity) async fn wait_for_endpoints(&self, expected: u64) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.state.metrics.endpoint_connections.load(Relaxed) != expected {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("endpoints", || self.state.metrics.endpoint_connections.load(Relaxed) == expected).await;
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Pieces below this size are copied behind one that waits already. A piece is a part of the buffer that was read, which
-/// it holds as a whole, and has an entry of its own: many small ones would hold a multiple of their bytes.
-const MIN_SHARED_BYTES: usize = 8 << 10;
+/// Data of at least this size is not copied. It is a part of the buffer that was read, which it holds as a whole: a small
+/// part would hold a multiple of its bytes.
+pub(in crate::konnectivity) const MIN_SHARED_BYTES: usize = 8 << 10;
 /// Size of the buffer that small pieces are copied to.
 const COPY_BUFFER_BYTES: usize = 16 << 10;
 
@@ -29,7 +29,7 @@ impl DataQueue {
         self.length == 0
     }
 
-    /// Adds data at the end.
+    /// Adds data at the end. Less than [`MIN_SHARED_BYTES`] are copied behind data that waits: each piece has an entry, too.
     pub(super) fn push(&mut self, data: Bytes) {
         let is_copied = data.len() < MIN_SHARED_BYTES && !self.is_empty();
         self.length += data.len();

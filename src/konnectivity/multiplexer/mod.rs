@@ -28,6 +28,7 @@ use super::report::{StalledTunnelReport, timestamp_ago};
 use super::stream_counter::StreamCounter;
 use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
+pub(super) use data_queue::MIN_SHARED_BYTES;
 use state::{MultiplexerState, StalledTunnel, TunnelState};
 pub(super) use tunnel::{MultiplexedTunnel, TunnelEvent};
 

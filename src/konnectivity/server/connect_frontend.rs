@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::backend::TunnelDialFailure;
 use super::service::{FrontendKind, KonnectivityServer};
-use crate::konnectivity::multiplexer::MultiplexedTunnel;
+use crate::konnectivity::multiplexer::{MIN_SHARED_BYTES, MultiplexedTunnel};
 use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
 use crate::observe::metrics::KonnectivityDialFailure;
 
@@ -122,7 +122,7 @@ where
         return None;
     }
     let early = early.freeze();
-    tunnel.send(if early.len() < 1024 { Bytes::copy_from_slice(&early) } else { early });
+    tunnel.send(if early.len() < MIN_SHARED_BYTES { Bytes::copy_from_slice(&early) } else { early });
     Some(tunnel)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Setup, WAIT, check_echo, echo_target, fill, run, stopped_target, target, tunnel};
+use super::{Setup, WAIT, check_echo, echo_target, eventually, fill, run, stopped_target, target, tunnel};
 use crate::egress::proxy::konnectivity::KonnectivityClient;
 
 #[test]
@@ -174,16 +174,9 @@ fn b7_client_that_leaves_during_a_dial_leaves_nothing_behind() {
         let hole = Blackhole::new();
         let mut stream = setup.raw_connect();
         stream.write_all(format!("CONNECT {} HTTP/1.1\r\n\r\n", hole.address).as_bytes()).await.unwrap();
-        let deadline = Instant::now() + WAIT;
-        while setup.server.agents()[0].pending_dials == 0 {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("a pending dial", || setup.server.agents()[0].pending_dials == 1).await;
         drop(stream);
-        while setup.server.agents()[0].pending_dials != 0 {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("no pending dial", || setup.server.agents()[0].pending_dials == 0).await;
         // The connection that the agent makes later is closed.
         let echo = echo_target().await;
         drop(hole);
@@ -203,9 +196,7 @@ fn b8_pending_dials_fail_at_once_when_the_agent_is_lost() {
         let mut stream = setup.raw_connect();
         let (address, server) = (hole.address.to_string(), setup.server.clone());
         let lost = async move {
-            while server.agents()[0].pending_dials < 2 {
-                sleep(Duration::from_millis(1)).await;
-            }
+            eventually("two pending dials", || server.agents()[0].pending_dials == 2).await;
             agent.kill();
         };
         let began = Instant::now();

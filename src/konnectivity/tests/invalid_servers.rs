@@ -8,12 +8,12 @@ use http::Response;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::defects::Blackhole;
 use super::{WAIT, echo_target, run, target};
 use crate::egress::proxy::konnectivity::Packet;
-use crate::konnectivity::agent::test_support::{TestAgent, connect_agent};
+use crate::konnectivity::agent::test_support::{TestAgent, connect_agent, eventually};
 use crate::konnectivity::packet_reader::PacketReader;
 
 /// A server that is this test, with a connected agent.
@@ -65,11 +65,7 @@ impl RawServer {
 
     /// Waits until the agent has left the stream.
     async fn wait_for_end(&mut self) {
-        let deadline = Instant::now() + WAIT;
-        while !self.agent.has_ended() {
-            assert!(Instant::now() < deadline, "the agent stays");
-            sleep(std::time::Duration::from_millis(1)).await;
-        }
+        eventually("the agent leaves", || self.agent.has_ended()).await;
     }
 }
 

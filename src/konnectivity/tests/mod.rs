@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use super::agent::test_support::{TestAgent, connect_agent};
+use super::agent::test_support::{TestAgent, connect_agent, eventually};
 use super::server::{ConnectEnd, KonnectivityServer, ProxyStrategy, ServerSettings};
 use super::server::{serve_agent_connection, serve_connect_frontend, serve_grpc_frontend};
 use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
@@ -61,11 +61,7 @@ impl Setup {
         let serving =
             spawn_local(serve_agent_connection(self.server.clone(), theirs, SocketAddr::from(([127, 0, 0, 1], 1))));
         let agent = connect_agent(ours, id, identifiers, serving).await;
-        let deadline = Instant::now() + WAIT;
-        while !self.server.agents().iter().any(|agent| agent.agent_id == id) {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("the agent is listed", || self.server.agents().iter().any(|agent| agent.agent_id == id)).await;
         agent
     }
 
@@ -125,11 +121,7 @@ impl Setup {
     }
 
     async fn wait_for_tunnels(&self, expected: usize) {
-        let deadline = Instant::now() + WAIT;
-        while self.server.open_tunnels() != expected {
-            assert!(Instant::now() < deadline, "{} tunnels", self.server.open_tunnels());
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually(&format!("{expected} tunnels"), || self.server.open_tunnels() == expected).await;
     }
 }
 
@@ -294,23 +286,13 @@ fn tunnel_of_a_lost_agent_is_unfinished_until_its_client_has_everything() {
             let _ = socket.read_u8().await;
         });
         let mut client = setup.connect(source.await.0).await;
-        let deadline = Instant::now() + WAIT;
-        while setup.server.agents()[0].bytes_from_agent < LENGTH as u64 {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("all data at the server", || setup.server.agents()[0].bytes_from_agent >= LENGTH as u64).await;
         drop(agent);
-        while !setup.server.agents().is_empty() {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("no agent", || setup.server.agents().is_empty()).await;
         assert_eq!(setup.server.unfinished(), (0, 1));
         let mut all = vec![0; LENGTH];
         timeout(WAIT, client.read_exact(&mut all)).await.unwrap().unwrap();
-        while setup.server.unfinished() != (0, 0) {
-            assert!(Instant::now() < deadline);
-            sleep(Duration::from_millis(1)).await;
-        }
+        eventually("nothing unfinished", || setup.server.unfinished() == (0, 0)).await;
     });
 }
 
