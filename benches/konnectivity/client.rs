@@ -90,6 +90,8 @@ pub(crate) fn client_config(pki: &Path) -> Arc<rustls::ClientConfig> {
 /// One byte at a time until the head ends, so that nothing of the target is read with it.
 async fn connect_through(mut stream: impl Stream + 'static, target: &str) -> Tunnel {
     stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await.unwrap();
+    // TLS may keep it otherwise.
+    stream.flush().await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());

@@ -90,7 +90,9 @@ async fn relay_to_agent(mut client: Box<dyn Stream>, agent: AgentConnector) {
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = ClientTlsStream::connect(agent.config, name, stream).await.unwrap();
     stream.write_all(format!("{target}\n").as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
     client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    client.flush().await.unwrap();
     let _ = copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER_BYTES, BUFFER_BYTES).await;
 }
 

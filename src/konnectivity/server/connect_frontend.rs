@@ -77,6 +77,8 @@ where
                         "connection of a frontend closed: no request within {HEAD_TIMEOUT:?}; logged once a second"
                     );
                 }
+                // With TLS, the client should not take it for a broken connection.
+                let _ = timeout(LINGER, socket.shutdown()).await;
                 return ConnectEnd::Closed;
             }
         }

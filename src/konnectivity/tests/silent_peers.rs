@@ -8,6 +8,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Setup;
+use crate::konnectivity::server::{ConnectEnd, serve_connect_frontend};
 
 fn run_paused(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -39,6 +40,20 @@ fn silent_connect_client_is_closed_after_a_minute() {
         }
         read_to_end(&mut slow).await;
         assert!((60..70).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    });
+}
+
+/// TLS then sends a `close_notify`.
+#[test]
+fn connection_of_a_silent_connect_client_is_shut_down() {
+    run_paused(async {
+        let setup = Setup::new();
+        let (mut client, mut accepted) = tokio::io::duplex(1024);
+        let end = serve_connect_frontend(setup.server.clone(), &mut accepted).await;
+        assert_eq!(end, ConnectEnd::Closed);
+        // Not because it was dropped.
+        assert_eq!(read_to_end(&mut client).await, (String::new(), Duration::ZERO));
+        drop(accepted);
     });
 }
 
