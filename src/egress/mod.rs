@@ -13,6 +13,7 @@ mod route;
 
 pub use dial::connection_limit::ConnectionCounter;
 pub use dial::dialer::{Dialer, OpenedStream};
+pub(crate) use dial::happy_eyeballs;
 pub use dial::read_ahead::ReadAhead;
 pub use dial::resolve::Resolver;
 pub use dial_result::{DialError, DialPhase, DialTiming, HttpVersion};

@@ -149,7 +149,8 @@ fn respond(metrics: &KonnectivityAgentMetrics, request: &HealthRequest<'_>) -> H
 fn respond_admin(health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
         "/metrics" => {
-            let location = format!("http://localhost:{health_port}/metrics");
+            let host = request.host.unwrap_or("localhost");
+            let location = format!("http://{host}:{health_port}/metrics");
             HealthResponse { location: Some(location), ..HealthResponse::text(StatusCode::MOVED_PERMANENTLY, "") }
         }
         _ => HealthResponse::not_found(),

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, LOCATION};
+use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
@@ -58,6 +59,8 @@ impl HealthResponse {
 pub(super) struct HealthRequest<'r> {
     pub(super) path: &'r str,
     pub(super) query: Option<&'r str>,
+    /// Host of the client's request, without the port.
+    pub(super) host: Option<&'r str>,
     pub(super) format: ExpositionFormat,
 }
 
@@ -145,7 +148,9 @@ fn respond(request: &Request<Incoming>, handler: &HealthHandler) -> Response<Adm
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let response = if matches!(*request.method(), Method::GET | Method::HEAD) {
         let (path, query) = (request.uri().path(), request.uri().query());
-        handler(&HealthRequest { path, query, format: ExpositionFormat::negotiate(accept) })
+        let authority = request.headers().get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+        let host = authority.as_ref().map(Authority::host);
+        handler(&HealthRequest { path, query, host, format: ExpositionFormat::negotiate(accept) })
     } else {
         HealthResponse::text(StatusCode::METHOD_NOT_ALLOWED, "use GET\n")
     };

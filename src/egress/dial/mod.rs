@@ -52,7 +52,7 @@ pub(in crate::egress) async fn connect(addresses: &[IpAddr], port: u16) -> io::R
 /// Result of the first attempt that succeeds (happy eyeballs). Attempts start one after another, after
 /// [`ATTEMPT_DELAY`] or when one fails; the rest are dropped. Without attempts the error is `last`; otherwise that of
 /// the last attempt.
-pub(in crate::egress) async fn happy_eyeballs<T, E>(
+pub(crate) async fn happy_eyeballs<T, E>(
     mut waiting: impl ExactSizeIterator<Item = impl Future<Output = Result<T, E>>>,
     mut last: E,
 ) -> Result<T, E> {

@@ -78,7 +78,8 @@ impl ServerConnectError {
                 "the server requires a client certificate: set --agent-cert and --agent-key"
             }
             Some(alert) if alert.starts_with("CertificateExpired") => {
-                "the client certificate has expired: renew --agent-cert"
+                // The alert is the same for both.
+                "the client certificate has expired or is not yet valid: renew --agent-cert, or check the clocks of both machines"
             }
             Some(alert) if alert.contains("Certificate") || alert.contains("UnknownCA") => {
                 "the server refuses the client certificate: its --cluster-ca-cert has to contain the authority that signed --agent-cert"

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::state::AgentState;
 use crate::egress::proxy::konnectivity::Packet;
-use crate::egress::{Destination, DestinationPattern, Host};
+use crate::egress::{Destination, DestinationPattern, Host, happy_eyeballs};
 use crate::konnectivity::destinations::check_destination;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, TunnelMultiplexer};
 use crate::konnectivity::recent_failures::Failure;
@@ -58,7 +58,8 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     let began = Instant::now();
     let mut is_refused = false;
     let dialed = match check_destination(&protocol, &address, &context.allow, "agent") {
-        Ok(destination) => dial(&protocol, &destination).await,
+        // Boxed: a tunnel holds no memory of its dial.
+        Ok(destination) => Box::pin(dial(&protocol, &destination)).await,
         Err(why) => {
             // The error names the address.
             tracing::warn!("dial refused: {why}");
@@ -128,20 +129,26 @@ async fn connect(protocol: &str, destination: &Destination) -> Result<TcpStream,
             lookup_host((name.as_str(), destination.port)).await.map(Iterator::collect).unwrap_or_default()
         }
     };
-    let mut failure = match &destination.host {
+    let failure = match &destination.host {
         Host::Ip(_) => format!("dial {protocol}: address {destination}: no suitable address found"),
         Host::Name(name) => format!("dial {protocol}: lookup {name}: no such host"),
     };
-    for address in addresses {
-        if protocol == "tcp4" && !address.is_ipv4() || protocol == "tcp6" && !address.is_ipv6() {
-            continue;
-        }
-        match TcpStream::connect(address).await {
-            Ok(socket) => return Ok(socket),
-            Err(error) => failure = format!("dial {protocol} {address}: connect: {}", go_error(&error)),
-        }
-    }
-    Err(failure)
+    connect_to_any(protocol, addresses, failure).await
+}
+
+/// Connects to the first of `addresses` that answers. The reference tries them one after another, and divides its time
+/// (`net.DialTimeout`). The error is `failure` if none is of the protocol's family.
+async fn connect_to_any(protocol: &str, mut addresses: Vec<SocketAddr>, failure: String) -> Result<TcpStream, String> {
+    addresses.retain(|address| match protocol {
+        "tcp4" => address.is_ipv4(),
+        "tcp6" => address.is_ipv6(),
+        _ => true,
+    });
+    let attempts = addresses.into_iter().map(async |address| {
+        let connected = TcpStream::connect(address).await;
+        connected.map_err(|error| format!("dial {protocol} {address}: connect: {}", go_error(&error)))
+    });
+    happy_eyeballs(attempts, failure).await
 }
 
 /// The text of Go's syscall package.
@@ -180,6 +187,19 @@ impl Drop for CountedEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::konnectivity::agent::test_support::Blackhole;
+
+    #[tokio::test]
+    async fn endpoint_dial_does_not_wait_for_an_address_that_drops_packets() {
+        let hole = Blackhole::new();
+        let other = SocketAddr::from(([127, 0, 0, 2], hole.address.port()));
+        let _listener = std::net::TcpListener::bind(other).unwrap();
+        let addresses = vec![hole.address, other];
+        let socket = timeout(DIAL_TIMEOUT, connect_to_any("tcp", addresses.clone(), String::new()));
+        assert_eq!(socket.await.unwrap().unwrap().peer_addr().unwrap(), other);
+        let none = connect_to_any("tcp6", addresses, "none".to_owned()).await;
+        assert_eq!(none.unwrap_err(), "none");
+    }
 
     #[tokio::test]
     async fn endpoint_dial_errors_have_go_texts() {

@@ -20,7 +20,7 @@ use super::agent_listener::{HANDSHAKE_TIMEOUT, end_calls, is_violation};
 use super::authority_rewriter::AuthorityRewriter;
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
-use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, encode_data_head};
+use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, TUNNEL_FLOW_CONTROL, encode_data_head};
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, PacketFrame, TunnelEvent, send_frame};
 use crate::konnectivity::packet_reader::{PacketReadError, PacketReader};
@@ -122,7 +122,7 @@ async fn serve_call(
         .headers()
         .get(USER_AGENT)
         .is_some_and(|agent| String::from_utf8_lossy(agent.as_bytes()).contains("grpc-go/"));
-    let Ok(send) = grpc_response::send_head(&mut respond, &[]) else { return };
+    let Ok(send) = grpc_response::send_head(&mut respond, &[(TUNNEL_FLOW_CONTROL, "1".to_owned())]) else { return };
     let _open = server.count_frontend(FrontendKind::Grpc);
     let streams = &server.metrics.streams;
     let from_client = StreamCounter::of_server(streams, StreamSegment::FromClient);

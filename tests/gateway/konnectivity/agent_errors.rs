@@ -79,6 +79,14 @@ async fn konnectivity_agent_errors_are_one_line_each() {
     expired.write_pair("konnectivity", &expired.serving_ca.issue(&spec, then).unwrap());
     let at = ("127.0.0.1", free_port());
     let expired_server = ServerProcess::start_at(&expired, "expired", "http-connect", at, &[]).await;
+    // The clock of the agent, or of the server, is ten days behind.
+    let early = new_environment();
+    let later = SystemTime::now() + Duration::from_secs(864_000);
+    early.write_pair("konnectivity", &early.serving_ca.issue(&spec, later).unwrap());
+    let at = ("127.0.0.1", free_port());
+    let early_server = ServerProcess::start_at(&early, "early", "http-connect", at, &[]).await;
+    let early_agent = environment.client_ca.issue(&CertificateSpec::client("agent", &[]), later).unwrap();
+    environment.write_pair("early", &early_agent);
     // An HTTP/2 server that is no Konnectivity server, and one without HTTP/2.
     let pair = CertKeyPair::from_files(&environment.path("konnectivity").display().to_string());
     let settings = |protocols: &[&'static str]| BackendSettings {
@@ -96,6 +104,8 @@ async fn konnectivity_agent_errors_are_one_line_each() {
     let file = |flag: &str, name: &str| format!("--{flag}={}", environment.path(name).display());
     let stranger = [file("agent-cert", "stranger.crt"), file("agent-key", "stranger.key")];
     let none = ["--agent-cert=".to_owned(), "--agent-key=".to_owned()];
+    let early_pair = [file("agent-cert", "early.crt"), file("agent-key", "early.key")];
+    let early_ca = format!("--ca-cert={}", early.path("serving-ca.crt").display());
     let expired_ca = format!("--ca-cert={}", expired.path("serving-ca.crt").display());
     let port_of = |backend: &Backend| backend.address.port();
     let cases = [
@@ -117,6 +127,20 @@ async fn konnectivity_agent_errors_are_one_line_each() {
             expired_server.agent_port,
             &[expired_ca],
             &["server certificate \"CN=127.0.0.1\"", "expired on ", "--cluster-cert"],
+        ),
+        Case::new(
+            "certificate not yet valid",
+            "127.0.0.1",
+            early_server.agent_port,
+            &[early_ca],
+            &["server certificate \"CN=127.0.0.1\"", "not valid before ", "check the clock of this machine"],
+        ),
+        Case::new(
+            "client certificate not yet valid",
+            "127.0.0.1",
+            port,
+            &early_pair,
+            &["CertificateExpired", "early.crt", "clock"],
         ),
         Case::new(
             "name not in the certificate",

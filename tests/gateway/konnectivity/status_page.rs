@@ -101,7 +101,10 @@ async fn konnectivity_status_refused_to_web_pages() {
         for (path, status) in [("/metrics", 200), ("/debug/pprof", 404), ("/nothing", 404)] {
             assert_eq!(get_admin(server.admin, path, &[("host", host)]).await.status, status, "{host} {path}");
         }
-        assert_eq!(get_admin(agent.admin, "/metrics", &[("host", host)]).await.status, 301, "{host}");
+        let response = get_admin(agent.admin, "/metrics", &[("host", &format!("{host}:1"))]).await;
+        let location = format!("http://{host}:{}/metrics", agent.health);
+        assert_eq!(response.status, 301);
+        assert_eq!(response.headers["location"], location);
     }
 }
 

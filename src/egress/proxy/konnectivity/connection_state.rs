@@ -34,7 +34,7 @@ pub(super) struct TunnelConnectionState {
     pub(super) read_count: AtomicU64,
     /// Number of stuck tunnels.
     pub(super) stuck_tunnels: AtomicUsize,
-    /// How long a reader may leave its window full.
+    /// How long a reader may leave its window full, if the server has no flow control for each tunnel.
     pub(super) slow_reader_timeout: Duration,
     pub(super) tracked_streams: Mutex<Vec<Weak<ProxyStreamHandle>>>,
     closing: Mutex<Vec<StreamClose>>,
@@ -103,10 +103,11 @@ impl TunnelConnectionState {
         self.tracked_streams.lock().retain(|line| {
             let Some(line) = line.upgrade() else { return false };
             let held = line.unread_bytes();
+            let limit = if line.has_flow_control() { Duration::MAX } else { self.slow_reader_timeout };
             let mut watched = line.flow_state.lock();
             stuck +=
                 usize::from(watched.writer_waits_since.is_some_and(|since| now.duration_since(since) >= STUCK_AFTER));
-            if watched.slow_reader.observe(held, line.read_bytes(), self.slow_reader_timeout, now) {
+            if watched.slow_reader.observe(held, line.read_bytes(), limit, now) {
                 tracing::warn!(
                     "Konnectivity tunnel closed: its reader left {} KiB unread for {:?} and blocked others",
                     held >> 10,

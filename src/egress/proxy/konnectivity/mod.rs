@@ -26,6 +26,8 @@ mod tunnel;
 
 pub use client::KonnectivityClient;
 pub use failure::{TunnelError, TunnelFailure};
-pub use packet::{DecodedPacket, InvalidMessage, Packet, PacketDecoder, TUNNEL_WINDOW, encode_data_head};
+pub use packet::{
+    DecodedPacket, InvalidMessage, Packet, PacketDecoder, TUNNEL_FLOW_CONTROL, TUNNEL_WINDOW, encode_data_head,
+};
 pub use pool::KonnectivityPool;
 pub use tunnel::KonnectivityTunnel;

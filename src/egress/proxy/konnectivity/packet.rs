@@ -18,6 +18,9 @@ const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// on both sides, [`Packet::WindowUpdate`] and [`Packet::WriteClosed`] are understood.
 pub const TUNNEL_WINDOW: &str = "narthex-tunnel-window";
 
+/// Metadata of the response of `/ProxyService/Proxy`: a client that does not read its tunnel blocks no other one.
+pub const TUNNEL_FLOW_CONTROL: &str = "narthex-tunnel-flow-control";
+
 /// A message between client, server and agent about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::failure::{TunnelError, TunnelFailure};
-use super::packet::{DecodedPacket, Packet, PacketDecoder};
+use super::packet::{DecodedPacket, Packet, PacketDecoder, TUNNEL_FLOW_CONTROL};
 use super::slow_reader::SlowReaderTracker;
 use super::stream_counters::{StreamCountGuard, StreamCounters};
 
@@ -45,6 +45,7 @@ pub(super) struct ProxyStreamHandle {
     pub(super) flow_state: Mutex<StreamFlow>,
     /// Whether the stream was closed because of its slow reader.
     abandoned: AtomicBool,
+    has_flow_control: AtomicBool,
 }
 
 /// Flow state of a stream's reader and writer.
@@ -88,6 +89,11 @@ impl ProxyStreamHandle {
     /// Whether the stream was closed because of its slow reader.
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Relaxed)
+    }
+
+    /// Whether the server has flow control for each tunnel ([`TUNNEL_FLOW_CONTROL`]): a slow reader blocks no other.
+    pub(super) fn has_flow_control(&self) -> bool {
+        self.has_flow_control.load(Relaxed)
     }
 
     /// Resets the stream because of its slow reader, discards what was received, and releases its share of the
@@ -153,6 +159,7 @@ impl ProxyStream {
             read_bytes: AtomicU64::new(0),
             flow_state: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            has_flow_control: AtomicBool::new(false),
         });
         ProxyStream {
             handle: line,
@@ -188,6 +195,7 @@ impl ProxyStream {
                     let (head, mut body) = answer.into_parts();
                     *self.handle.flow.lock() = Some(body.flow_control().clone());
                     *incoming = ReceiveState::Packets(body);
+                    self.handle.has_flow_control.store(head.headers.contains_key(TUNNEL_FLOW_CONTROL), Relaxed);
                     if head.status != http::StatusCode::OK {
                         let why = format_args!("the server answers {}", head.status).to_string();
                         return Poll::Ready(Err(TunnelError::new(TunnelFailure::Rejected, why)));
