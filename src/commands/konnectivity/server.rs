@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ use crate::tls::ServerTlsStream;
 use crate::tls::server::{MutualTlsFiles, MutualTlsReaders};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for agents to close their connections after the end of their streams.
+const AGENT_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a draining server looks whether its last tunnel has ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -108,10 +111,29 @@ pub(in crate::commands) fn prepare(
 struct KonnectivityListeners {
     agents: TcpListener,
     frontend: FrontendListener,
-    /// Socket file that this process made.
-    socket_file: Option<PathBuf>,
+    socket_file: Option<SocketFile>,
     health: TcpListener,
     admin: TcpListener,
+}
+
+/// The file of a socket that this process made.
+struct SocketFile {
+    path: PathBuf,
+    device_and_inode: (u64, u64),
+}
+
+impl SocketFile {
+    fn open(path: &Path) -> io::Result<SocketFile> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(SocketFile { path: path.to_owned(), device_and_inode: (metadata.dev(), metadata.ino()) })
+    }
+
+    /// Removes the file, unless another server has replaced it.
+    fn remove(&self) {
+        if SocketFile::open(&self.path).is_ok_and(|found| found.device_and_inode == self.device_and_inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 enum FrontendListener {
@@ -142,13 +164,13 @@ impl KonnectivityListeners {
 }
 
 /// Takes the Unix socket that the service manager passed to this process, or binds one; then with its file.
-fn bind_frontend_socket(path: &Path, delete_existing: bool) -> Result<(FrontendListener, Option<PathBuf>), Problem> {
+fn bind_frontend_socket(path: &Path, delete_existing: bool) -> Result<(FrontendListener, Option<SocketFile>), Problem> {
     let problem = |error: io::Error| Problem::new(format!("--uds-name {}", path.display()), error);
     match take_unix_listener("--uds-name").map_err(problem)? {
         Some(inherited) => Ok((FrontendListener::Unix(inherited), None)),
         None => {
             let bound = bind_unix(path, delete_existing).map_err(problem)?;
-            Ok((FrontendListener::Unix(bound), Some(path.to_owned())))
+            Ok((FrontendListener::Unix(bound), Some(SocketFile::open(path).map_err(problem)?)))
         }
     }
 }
@@ -175,7 +197,7 @@ struct RunningServer {
     server: Arc<KonnectivityServer>,
     drainer: Drainer,
     drain_timeout: Duration,
-    socket_file: Option<PathBuf>,
+    socket_file: Option<SocketFile>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -250,9 +272,8 @@ impl RunningServer {
     async fn shut_down(self) {
         self.server.drain();
         self.drainer.advance(ShutdownPhase::Draining);
-        if let Some(path) = &self.socket_file {
-            // A new server may have replaced it: then it is not ours to remove. Its clients get an error either way.
-            let _ = std::fs::remove_file(path);
+        if let Some(file) = &self.socket_file {
+            file.remove();
         }
         let deadline = Instant::now() + self.drain_timeout;
         while self.server.unfinished() != (0, 0) && Instant::now() < deadline {
@@ -261,6 +282,14 @@ impl RunningServer {
         let (dials, tunnels) = self.server.unfinished();
         if (dials, tunnels) != (0, 0) {
             tracing::warn!(tunnels, dials, "graceful shutdown timeout: open tunnels are aborted");
+        } else {
+            // The agents get what HTTP/2 and TLS still hold: each closes its connection after it.
+            let deadline = deadline.min(Instant::now() + AGENT_END_TIMEOUT);
+            while self.server.agent_connections() > 0 && Instant::now() < deadline {
+                // Also those whose token was reviewed meanwhile.
+                self.server.finish_agent_streams();
+                sleep(DRAIN_POLL_INTERVAL).await;
+            }
         }
         self.drainer.advance(ShutdownPhase::TimedOut);
         let _ = timeout(Duration::from_secs(1), join_all(self.threads)).await;

@@ -36,10 +36,10 @@ use crate::observe::metrics::{StreamMetrics, StreamSegment};
 
 /// Time for the server to answer the call with its id.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often an agent looks whether a server has announced its end.
+/// How often an agent looks whether a server of the reference has announced its end.
 const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for a server to end a stream that its agent has ended.
-const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Dials of one server that may wait for their targets, each with a socket. Tests have few descriptors.
 const MAX_PENDING_DIALS: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Windows of the stream and its connection, in bytes. The stream is always read.
@@ -183,8 +183,11 @@ async fn finish_after_goaway(send_request: &mut SendRequest<PacketFrame>, contex
     loop {
         sleep(GOAWAY_POLL_INTERVAL).await;
         let has_goaway = poll_fn(|cx| Poll::Ready(matches!(send_request.poll_ready(cx), Poll::Ready(Err(_))))).await;
-        if has_goaway && context.pending_dials.get() == 0 && context.multiplexer.is_empty() {
-            break;
+        if has_goaway {
+            context.state.set_server_draining(&context.multiplexer);
+            if context.pending_dials.get() == 0 && context.multiplexer.is_empty() {
+                break;
+            }
         }
     }
     context.multiplexer.finish();
@@ -252,10 +255,10 @@ async fn receive(reader: &mut PacketReader, server: &str, context: &EndpointCont
             }
             Packet::WindowUpdate { connection, increment } => multiplexer.add_window(connection, increment),
             Packet::WriteClosed { connection } => multiplexer.receive_write_closed(connection),
+            Packet::Drain => context.state.set_server_draining(multiplexer),
             Packet::DialResponse { .. }
             | Packet::CloseResponse { .. }
             | Packet::CloseDial { .. }
-            | Packet::Drain
             | Packet::Unknown(_) => {}
         }
         // A server that always has another packet would starve the endpoints and the writer, and endpoints that have
@@ -348,9 +351,4 @@ fn read_server(headers: &HeaderMap) -> Result<(String, u32), ServerConnectError>
     let count = values("servercount");
     let server_count = count.first().and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1);
     Ok((server_id, server_count))
-}
-
-/// Tells the server that this agent drains.
-pub(super) fn send_drain(multiplexer: &TunnelMultiplexer) {
-    multiplexer.send(&Packet::Drain);
 }

@@ -1,6 +1,7 @@
 //! Keeps a stream to each server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::alert_stream::AlertStream;
 use super::connect_error::ServerConnectError;
-use super::connection::{AgentMetadata, ServerStream, send_drain};
+use super::connection::{AgentMetadata, SERVER_END_TIMEOUT, ServerStream};
 use super::files::{client_config, read_token};
 use super::settings::{AgentSettings, ServerCountSource};
-use super::state::AgentState;
+use super::state::{AgentState, StreamNumber};
 use crate::egress::DestinationPattern;
+use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -25,6 +27,8 @@ use crate::process::{Drain, ShutdownPhase, configure_socket};
 use crate::tls::ClientTlsStream;
 use crate::tls::client::server_name;
 
+/// Time to resolve the name of a server.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for TCP and TLS handshakes with a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the back-off after a server that is connected already: another attempt only finds out whether a load
@@ -33,13 +37,18 @@ const MAX_DUPLICATE_DELAY: Duration = Duration::from_secs(30);
 /// How often a draining agent looks whether its last connection has ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The streams of an agent, each with why it broke.
+type StreamTasks = JoinSet<(StreamNumber, Result<(), String>)>;
+
 /// A Konnectivity agent.
 pub struct KonnectivityAgent {
-    settings: AgentSettings,
+    settings: Rc<AgentSettings>,
     state: Arc<AgentState>,
     allow: Arc<[DestinationPattern]>,
     /// The server last found at an address.
     found: HashMap<SocketAddr, String>,
+    /// Addresses with an attempt to connect.
+    connecting: HashSet<SocketAddr>,
     server_count: usize,
     leases: Option<Rc<LeaseCounter>>,
     attempts: usize,
@@ -53,9 +62,10 @@ impl KonnectivityAgent {
         KonnectivityAgent {
             allow: settings.allow.clone().into(),
             delay: settings.sync_interval,
-            settings,
+            settings: Rc::new(settings),
             state,
             found: HashMap::new(),
+            connecting: HashSet::new(),
             server_count: 1,
             leases: None,
             attempts: 0,
@@ -81,52 +91,77 @@ impl KonnectivityAgent {
 
     /// Runs until the process drains and no connection to a target is left, or the drain times out.
     pub async fn run(mut self, mut drain: Drain) {
-        let mut tasks = JoinSet::<(String, Result<(), String>)>::new();
+        let mut streams = StreamTasks::new();
+        let mut lookups = JoinSet::<Result<Candidates, ServerConnectError>>::new();
+        // Concurrent: a server that does not answer holds up no other.
+        let mut attempts = JoinSet::<(SocketAddr, Result<ServerStream, ServerConnectError>)>::new();
         let mut next = Instant::now();
-        let mut leaving = drain.clone();
+        let state = self.state.clone();
         loop {
             tokio::select! {
                 biased;
                 () = drain.wait_for(ShutdownPhase::Draining) => break,
-                Some(ended) = tasks.join_next() => {
-                    if let Ok((server_id, result)) = ended {
-                        self.forget(&server_id, result);
+                Some(ended) = streams.join_next() => {
+                    if let Ok((number, result)) = ended {
+                        self.forget(number, result);
                     }
                     self.delay = self.settings.sync_interval;
                     next = Instant::now() + self.jittered_delay();
                 }
-                () = sleep_until(next) => {
-                    let attempt = tokio::select! {
-                        attempt = self.connect_next() => attempt,
-                        () = leaving.wait_for(ShutdownPhase::Draining) => break,
-                    };
-                    if let Some(stream) = attempt {
-                        let server_id = stream.server_id.clone();
-                        let (allow, state) = (self.allow.clone(), self.state.clone());
-                        tasks.spawn_local(async move { (server_id, stream.serve(allow, state).await) });
+                Some(attempt) = attempts.join_next() => {
+                    if let Ok((address, connected)) = attempt {
+                        self.connecting.remove(&address);
+                        match connected {
+                            Ok(stream) => self.add(address, stream, &mut streams),
+                            Err(failure) => self.report(failure),
+                        }
                     }
                     next = Instant::now() + self.jittered_delay();
                 }
+                () = state.server_drain.notified() => {
+                    self.delay = self.settings.sync_interval;
+                    next = Instant::now() + self.jittered_delay();
+                }
+                Some(found) = lookups.join_next() => {
+                    match found {
+                        Ok(Ok(candidates)) => if let Some((address, host)) = self.choose_server(&candidates) {
+                            self.connecting.insert(address);
+                            let (settings, state) = (self.settings.clone(), self.state.clone());
+                            attempts.spawn_local(async move { (address, connect(&settings, &state, address, &host).await) });
+                        },
+                        Ok(Err(failure)) => self.report(failure),
+                        Err(_) => {}
+                    }
+                    next = Instant::now() + self.jittered_delay();
+                }
+                () = sleep_until(next), if lookups.is_empty() => {
+                    lookups.spawn_local(look_up_servers(self.settings.clone()));
+                }
             }
         }
-        self.drain(&mut tasks).await;
+        drop(attempts);
+        self.drain(&mut streams).await;
     }
 
-    async fn drain(&self, tasks: &mut JoinSet<(String, Result<(), String>)>) {
+    async fn drain(&self, streams: &mut StreamTasks) {
         self.state.set_draining();
         for multiplexer in self.state.multiplexers() {
-            send_drain(&multiplexer);
+            multiplexer.send(&Packet::Drain);
         }
         let KonnectivityAgentMetrics { endpoint_connections, pending_dials, .. } = &*self.state.metrics;
         let last_ended = async {
-            while endpoint_connections.load(Relaxed) + pending_dials.load(Relaxed) > 0 && !tasks.is_empty() {
+            // Also without a stream: targets get what was sent to them.
+            while endpoint_connections.load(Relaxed) + pending_dials.load(Relaxed) > 0 {
                 tokio::select! {
                     () = sleep(DRAIN_POLL_INTERVAL) => {}
-                    Some(_) = tasks.join_next() => {}
+                    Some(_) = streams.join_next() => {}
                 }
             }
-            // What was just closed has to be told to the servers.
-            sleep(DRAIN_POLL_INTERVAL).await;
+            // The servers get what HTTP/2 and TLS still hold: each ends its stream after it.
+            for multiplexer in self.state.multiplexers() {
+                multiplexer.finish();
+            }
+            let _ = timeout(SERVER_END_TIMEOUT, async { while streams.join_next().await.is_some() {} }).await;
         };
         if timeout(self.settings.drain_timeout, last_ended).await.is_err() {
             let connections = self.state.metrics.endpoint_connections.load(Relaxed);
@@ -134,8 +169,8 @@ impl KonnectivityAgent {
         }
     }
 
-    fn forget(&mut self, server_id: &str, result: Result<(), String>) {
-        self.state.remove_server(server_id);
+    fn forget(&mut self, number: StreamNumber, result: Result<(), String>) {
+        let Some(server_id) = self.state.remove_server(number) else { return };
         match result {
             Ok(()) => tracing::info!(server = server_id, "connection to a server ended"),
             Err(error) => {
@@ -150,15 +185,8 @@ impl KonnectivityAgent {
         self.delay.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 
-    /// Connects to the next server, if one is missing. `None` if there is no new stream.
-    async fn connect_next(&mut self) -> Option<ServerStream> {
-        let candidates = match self.candidates().await {
-            Ok(candidates) => candidates,
-            Err(failure) => {
-                self.report(failure);
-                return None;
-            }
-        };
+    /// Address and host of the next server to connect to; `None` if none is missing, or each missing one has an attempt.
+    fn choose_server(&mut self, candidates: &Candidates) -> Option<(SocketAddr, String)> {
         let missing: Vec<_> = candidates
             .iter()
             .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.state.is_connected_to(server)))
@@ -167,7 +195,7 @@ impl KonnectivityAgent {
         let known_servers = self.known_servers();
         self.state.metrics.known_servers.store(known_servers as u64, Relaxed);
         let wants_more = self.state.count_servers() < known_servers || self.settings.sync_forever;
-        let candidates: Vec<_> = match missing.is_empty() {
+        let mut wanted: Vec<_> = match missing.is_empty() {
             false => missing,
             true if wants_more => candidates.iter().collect(),
             true => {
@@ -175,18 +203,14 @@ impl KonnectivityAgent {
                 return None;
             }
         };
-        let (address, host) = candidates.get(self.attempts % candidates.len().max(1))?;
+        wanted.retain(|(address, _)| !self.connecting.contains(address));
+        let chosen = *wanted.get(self.attempts % wanted.len().max(1))?;
         self.attempts += 1;
-        match self.connect(*address, host).await {
-            Ok(stream) => self.add(*address, stream),
-            Err(failure) => {
-                self.report(failure);
-                None
-            }
-        }
+        Some(chosen.clone())
     }
 
-    fn add(&mut self, address: SocketAddr, stream: ServerStream) -> Option<ServerStream> {
+    /// Serves a new stream, unless there is one to the same server.
+    fn add(&mut self, address: SocketAddr, stream: ServerStream, streams: &mut StreamTasks) {
         self.found.insert(address, stream.server_id.clone());
         self.server_count = self.server_count.max(stream.server_count as usize);
         let servers = self.known_servers();
@@ -195,12 +219,13 @@ impl KonnectivityAgent {
         self.state.set_failing(false);
         if self.state.is_connected_to(&stream.server_id) {
             self.delay = self.delay.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
-            return None;
+            return;
         }
         self.delay = self.settings.sync_interval;
-        self.state.add_server(&stream.server_id, address, stream.multiplexer());
+        let number = self.state.add_server(&stream.server_id, address, stream.multiplexer());
         tracing::info!(server = stream.server_id, %address, servers, "connected to a server");
-        Some(stream)
+        let (allow, state) = (self.allow.clone(), self.state.clone());
+        streams.spawn_local(async move { (number, stream.serve(allow, state).await) });
     }
 
     /// Logs a failure once, and backs off.
@@ -213,65 +238,64 @@ impl KonnectivityAgent {
             self.reported_failure = Some(failure);
         }
     }
+}
 
-    /// The addresses of all servers, each with the host that it was found by.
-    async fn candidates(&self) -> Result<Vec<(SocketAddr, String)>, ServerConnectError> {
-        let (mut candidates, mut failure) = (Vec::new(), None);
-        for server in &self.settings.servers {
-            match lookup_host((server.host.as_str(), server.port)).await {
-                Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
-                Err(error) => failure = Some(ServerConnectError::unresolved(&server.host, &error)),
-            }
-        }
-        match failure {
-            Some(failure) if candidates.is_empty() => Err(failure),
-            _ => Ok(candidates),
+/// The addresses of all servers, each with the host that it was found by.
+type Candidates = Vec<(SocketAddr, String)>;
+
+async fn look_up_servers(settings: Rc<AgentSettings>) -> Result<Candidates, ServerConnectError> {
+    let (mut candidates, mut failure) = (Vec::new(), None);
+    for server in &settings.servers {
+        let lookup = timeout(RESOLVE_TIMEOUT, lookup_host((server.host.as_str(), server.port)));
+        match lookup.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
+            Err(error) => failure = Some(ServerConnectError::unresolved(&server.host, &error)),
         }
     }
-
-    async fn connect(&self, address: SocketAddr, host: &str) -> Result<ServerStream, ServerConnectError> {
-        let settings = &self.settings;
-        // Read for each connection, so that all of them may be replaced at any time.
-        let config = client_config(settings).map_err(|problem| ServerConnectError(problem.to_string()))?;
-        let token = match &settings.token_file {
-            Some(path) => Some(read_token(path)?),
-            None => None,
-        };
-        let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
-        let connected = timeout(CONNECT_TIMEOUT, async {
-            let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
-            configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
-            ClientTlsStream::connect(config, name, socket).await.map_err(|error| ServerConnectError::tls(&error))
-        });
-        let stream = match connected.await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(why)) => return Err(ServerConnectError(format!("{address}: {why}"))),
-            Err(_) => {
-                return Err(ServerConnectError(format!(
-                    "{address}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
-                )));
-            }
-        };
-        let metadata =
-            AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
-        let authority = if host.contains(':') {
-            format!("[{host}]:{}", address.port())
-        } else {
-            format!("{host}:{}", address.port())
-        };
-        let opened = ServerStream::open(
-            AlertStream::new(stream),
-            &authority,
-            &metadata,
-            settings.keepalive,
-            &self.state.metrics.streams,
-        )
-        .await;
-        opened.map_err(|failure| {
-            ServerConnectError(format!(
-                "{address}: {}",
-                failure.with_files(settings.pair.as_ref(), settings.token_file.as_deref())
-            ))
-        })
+    match failure {
+        Some(failure) if candidates.is_empty() => Err(failure),
+        _ => Ok(candidates),
     }
+}
+
+async fn connect(
+    settings: &AgentSettings,
+    state: &AgentState,
+    address: SocketAddr,
+    host: &str,
+) -> Result<ServerStream, ServerConnectError> {
+    // Read for each connection, so that all of them may be replaced at any time.
+    let config = client_config(settings).map_err(|problem| ServerConnectError(problem.to_string()))?;
+    let token = match &settings.token_file {
+        Some(path) => Some(read_token(path)?),
+        None => None,
+    };
+    let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
+    let connected = timeout(CONNECT_TIMEOUT, async {
+        let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
+        configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
+        ClientTlsStream::connect(config, name, socket).await.map_err(|error| ServerConnectError::tls(&error))
+    });
+    let stream = match connected.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(why)) => return Err(ServerConnectError(format!("{address}: {why}"))),
+        Err(_) => {
+            return Err(ServerConnectError(format!(
+                "{address}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
+            )));
+        }
+    };
+    let metadata =
+        AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
+    let authority =
+        if host.contains(':') { format!("[{host}]:{}", address.port()) } else { format!("{host}:{}", address.port()) };
+    let opened =
+        ServerStream::open(AlertStream::new(stream), &authority, &metadata, settings.keepalive, &state.metrics.streams)
+            .await;
+    opened.map_err(|failure| {
+        ServerConnectError(format!(
+            "{address}: {}",
+            failure.with_files(settings.pair.as_ref(), settings.token_file.as_deref())
+        ))
+    })
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::konnectivity::multiplexer::TunnelMultiplexer;
 use crate::konnectivity::recent_failures::RecentFailures;
@@ -24,8 +25,9 @@ pub struct AgentState {
     started: SystemTime,
     /// Counters.
     pub metrics: Arc<KonnectivityAgentMetrics>,
-    /// By server id.
-    streams: Mutex<BTreeMap<String, ServerConnection>>,
+    streams: Mutex<BTreeMap<StreamNumber, ServerConnection>>,
+    /// Notified when a server drains: its successor may be there.
+    pub(super) server_drain: Notify,
     pub(super) failed_connections: RecentFailures,
     pub(super) failed_dials: RecentFailures,
     /// Errors of files that changed.
@@ -34,10 +36,15 @@ pub struct AgentState {
     is_draining: AtomicBool,
 }
 
+/// Number of a stream. A server that drains and its successor may have the same id.
+pub(super) type StreamNumber = u64;
+
 struct ServerConnection {
+    server_id: String,
     address: SocketAddr,
     since: SystemTime,
     multiplexer: Arc<TunnelMultiplexer>,
+    is_draining: bool,
 }
 
 impl AgentState {
@@ -49,6 +56,7 @@ impl AgentState {
             started: SystemTime::now(),
             metrics: Arc::default(),
             streams: Mutex::default(),
+            server_drain: Notify::new(),
             failed_connections: RecentFailures::default(),
             failed_dials: RecentFailures::default(),
             file_errors: FileErrors::default(),
@@ -57,25 +65,47 @@ impl AgentState {
         })
     }
 
-    pub(super) fn add_server(&self, server_id: &str, address: SocketAddr, multiplexer: Arc<TunnelMultiplexer>) {
+    pub(super) fn add_server(
+        &self,
+        server_id: &str,
+        address: SocketAddr,
+        multiplexer: Arc<TunnelMultiplexer>,
+    ) -> StreamNumber {
         let mut streams = self.streams.lock();
-        let since = SystemTime::now();
-        streams.insert(server_id.to_owned(), ServerConnection { address, since, multiplexer });
+        let number = streams.last_key_value().map_or(0, |(last, _)| last + 1);
+        let (server_id, since) = (server_id.to_owned(), SystemTime::now());
+        streams.insert(number, ServerConnection { server_id, address, since, multiplexer, is_draining: false });
         self.metrics.server_connections.store(streams.len() as u64, Relaxed);
+        number
     }
 
-    pub(super) fn remove_server(&self, server_id: &str) {
+    /// Removes a stream; returns the id of its server.
+    pub(super) fn remove_server(&self, number: StreamNumber) -> Option<String> {
         let mut streams = self.streams.lock();
-        streams.remove(server_id);
+        let removed = streams.remove(&number);
         self.metrics.server_connections.store(streams.len() as u64, Relaxed);
+        removed.map(|stream| stream.server_id)
     }
 
+    /// The server opens no more tunnels; those of its stream go on.
+    pub(super) fn set_server_draining(&self, multiplexer: &Arc<TunnelMultiplexer>) {
+        let mut streams = self.streams.lock();
+        let stream = streams.values_mut().find(|stream| Arc::ptr_eq(&stream.multiplexer, multiplexer));
+        if let Some(stream) = stream.filter(|stream| !stream.is_draining) {
+            stream.is_draining = true;
+            tracing::info!(server = stream.server_id, "server drains; connecting to its successor");
+            self.server_drain.notify_one();
+        }
+    }
+
+    /// Whether there is a stream to a server of this id that does not drain.
     pub(super) fn is_connected_to(&self, server_id: &str) -> bool {
-        self.streams.lock().contains_key(server_id)
+        self.streams.lock().values().any(|stream| stream.server_id == server_id && !stream.is_draining)
     }
 
+    /// Number of servers that do not drain.
     pub(super) fn count_servers(&self) -> usize {
-        self.streams.lock().len()
+        self.streams.lock().values().filter(|stream| !stream.is_draining).count()
     }
 
     pub(super) fn multiplexers(&self) -> Vec<Arc<TunnelMultiplexer>> {
@@ -94,10 +124,10 @@ impl AgentState {
     /// The state at this moment, but for its certificates.
     pub fn report(&self) -> KonnectivityAgentReport {
         let streams = self.streams.lock();
-        let describe = |(server_id, stream): (&String, &ServerConnection)| {
+        let describe = |stream: &ServerConnection| {
             let (bytes_to_server, bytes_from_server) = stream.multiplexer.transferred_bytes();
             ConnectedServerReport {
-                server_id: server_id.clone(),
+                server_id: stream.server_id.clone(),
                 address: stream.address.to_string(),
                 since: timestamp(stream.since),
                 flow_control: stream.multiplexer.has_windows(),
@@ -107,7 +137,7 @@ impl AgentState {
                 bytes_from_server,
             }
         };
-        let stalled = streams.iter().flat_map(|(server_id, stream)| stream.multiplexer.report_stalled(server_id));
+        let stalled = streams.values().flat_map(|stream| stream.multiplexer.report_stalled(&stream.server_id));
         let stalled_tunnels: Vec<StalledTunnelReport> = stalled.take(MAX_LISTED).collect();
         KonnectivityAgentReport {
             role: AGENT_ROLE.to_owned(),
@@ -117,7 +147,7 @@ impl AgentState {
             agent_id: self.agent_id.clone(),
             identifiers: self.identifiers.clone(),
             known_servers: self.metrics.known_servers.load(Relaxed),
-            servers: streams.iter().map(describe).collect(),
+            servers: streams.values().map(describe).collect(),
             failing: self.is_failing.load(Relaxed),
             failed_connections: self.failed_connections.report(),
             pending_dials: self.metrics.pending_dials.load(Relaxed),

@@ -42,6 +42,7 @@ pub async fn serve_agent_connection<S>(server: Arc<KonnectivityServer>, stream: 
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
+    let _open = server.count_agent_connection();
     let mut builder = h2::server::Builder::new();
     builder
         .initial_window_size(STREAM_WINDOW)
@@ -140,16 +141,26 @@ async fn serve_call(
     let backend = Arc::new(Backend::new(agent, remote, server.metrics.clone()));
     let _open = server.count_agent_stream();
     server.backends.add(backend.clone());
+    if server.is_draining() {
+        backend.send_drain();
+    }
     let registered = RegisteredBackend { server: &server, backend: &backend };
     tracing::info!(agent = backend.agent_id, %remote, "agent connected");
     let counter = StreamCounter::of_server(&server.metrics.streams, StreamSegment::FromAgent);
     let mut reader = PacketReader::counted(request.into_body(), counter);
-    let ended = tokio::select! {
-        received = backend.receive(&mut reader) => received,
-        written = backend.multiplexer.write(&mut send) => match written {
-            Ok(()) => Err("the agent does not read".to_owned()),
-            Err(error) => Err(error.to_string()),
-        },
+    let written = tokio::select! {
+        received = backend.receive(&mut reader) => Err(received),
+        written = backend.multiplexer.write(&mut send) => Ok(written),
+    };
+    let ended = match written {
+        Err(received) => received,
+        Ok(Ok(())) if backend.multiplexer.is_finishing() => {
+            grpc_response::finish(&mut send);
+            // Until the agent has got everything: without a reader, HTTP/2 would reset the stream.
+            backend.receive(&mut reader).await
+        }
+        Ok(Ok(())) => Err("the agent does not read".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
     };
     drop(registered);
     match ended {

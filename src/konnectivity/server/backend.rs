@@ -111,6 +111,13 @@ impl Backend {
         self.is_draining.load(Relaxed)
     }
 
+    /// Tells the agent that this server drains. The reference's agent would only log the packet.
+    pub(super) fn send_drain(&self) {
+        if self.multiplexer.has_windows() {
+            self.multiplexer.send(&Packet::Drain);
+        }
+    }
+
     pub(super) fn pending_dials(&self) -> usize {
         self.pending.lock().waiting.len()
     }

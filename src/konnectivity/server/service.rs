@@ -60,6 +60,7 @@ pub struct KonnectivityServer {
     grpc_streams: AtomicU64,
     http_connections: AtomicU64,
     agent_streams: AtomicU64,
+    agent_connections: AtomicU64,
     /// Clients with a dial and without its response.
     unanswered_clients: AtomicU64,
     /// For clients and agents that connect and say nothing.
@@ -125,6 +126,7 @@ impl KonnectivityServer {
             grpc_streams: AtomicU64::new(0),
             http_connections: AtomicU64::new(0),
             agent_streams: AtomicU64::new(0),
+            agent_connections: AtomicU64::new(0),
             unanswered_clients: AtomicU64::new(0),
             silence_log: LogThrottle::default(),
             is_draining: AtomicBool::new(false),
@@ -134,9 +136,32 @@ impl KonnectivityServer {
         })
     }
 
-    /// Opens no more tunnels.
+    /// Opens no more tunnels, and tells the agents so: they look for another server.
     pub fn drain(&self) {
         self.is_draining.store(true, Relaxed);
+        for backend in self.backends.all() {
+            backend.send_drain();
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining.load(Relaxed)
+    }
+
+    /// Ends the streams of all agents, each after its last packet.
+    pub fn finish_agent_streams(&self) {
+        for backend in self.backends.all() {
+            backend.multiplexer.finish();
+        }
+    }
+
+    /// Number of connections of agents. They end after their streams, when the agents have got everything.
+    pub fn agent_connections(&self) -> u64 {
+        self.agent_connections.load(Relaxed)
+    }
+
+    pub(super) fn count_agent_connection(&self) -> OpenCount<'_> {
+        count(&self.agent_connections)
     }
 
     pub(super) fn count_frontend(&self, kind: FrontendKind) -> OpenCount<'_> {
@@ -160,7 +185,7 @@ impl KonnectivityServer {
         let mut guard = DialGuard { metrics: &self.metrics, is_answered: false };
         let mut agent_id = String::new();
         let result = async {
-            if self.is_draining.load(Relaxed) {
+            if self.is_draining() {
                 return Err(TunnelDialFailure::Draining);
             }
             let length = protocol.len() + address.len();
@@ -254,7 +279,7 @@ impl KonnectivityServer {
             role: SERVER_ROLE.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: timestamp(self.started),
-            phase: if self.is_draining.load(Relaxed) { "draining" } else { "serving" }.to_owned(),
+            phase: if self.is_draining() { "draining" } else { "serving" }.to_owned(),
             server_id: self.settings.server_id.clone(),
             server_count: self.settings.server_count,
             listen: Vec::new(),

@@ -1,9 +1,14 @@
 //! Servers and agents that are terminated while they have tunnels and dials.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use narthex::egress::proxy::konnectivity::KonnectivityClient;
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;
@@ -203,4 +208,150 @@ async fn konnectivity_draining_agent_gets_no_dials_while_there_is_another() {
     last.process.signal("TERM");
     eventually("the agent to drain", async || (agent("last")["draining"] == true).then_some(())).await;
     timeout(Duration::from_secs(30), check_connect(&server.socket, echo)).await.unwrap();
+}
+
+/// A rolled server is useful before the last tunnel of the old one has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_agent_connects_to_the_successor_of_a_draining_server() {
+    let environment = new_environment();
+    let mut draining = start_server(&environment, "http-connect", &[LONG_GRACE]).await;
+    let mut agent = AgentProcess::start(&environment, "a", draining.agent_port, &[LONG_GRACE]);
+    draining.wait_for_agents(1).await;
+    let echo = start_echo();
+    let mut tunnel = connect(&draining.socket, echo).await;
+    draining.process.signal("TERM");
+    agent.process.wait_for_log(&["server drains; connecting to its successor", "server=\"server\""]).await;
+    eventually("the port to be free", async || TcpStream::connect(("127.0.0.1", draining.agent_port)).err()).await;
+    // The same id, address and socket.
+    let address = ("127.0.0.1", draining.agent_port);
+    let successor = ServerProcess::start_at(&environment, "server", "http-connect", address, &[]).await;
+    successor.wait_for_agents(1).await;
+    let mut other = connect(&successor.socket, echo).await;
+    check_echo(&mut tunnel).await;
+    drop(tunnel);
+    assert_eq!(draining.process.exit_code().await, Some(0));
+    check_echo(&mut other).await;
+    check_connect(&successor.socket, echo).await;
+    drop(other);
+    agent.process.signal("TERM");
+    assert_eq!(agent.process.exit_code().await, Some(0));
+}
+
+/// Data of the last tunnel, in bytes: more than the sockets of [`PausedLink`] hold, and less than HTTP/2 does.
+const TAIL_BYTES: usize = 300 << 10;
+
+/// A link between an agent and a server that carries nothing while it is paused.
+struct PausedLink {
+    port: u16,
+    is_paused: Arc<AtomicBool>,
+}
+
+impl PausedLink {
+    /// A link to the server's port.
+    fn start(server_port: u16) -> PausedLink {
+        let small_buffer = || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(16 << 10).unwrap();
+            // The send buffer of the peer is some segments. That of the loopback would take everything.
+            socket.set_tcp_mss(1000).unwrap();
+            socket
+        };
+        let (listener, port) = (small_buffer(), free_port());
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+        listener.listen(8).unwrap();
+        let is_paused = Arc::new(AtomicBool::new(false));
+        let paused = is_paused.clone();
+        std::thread::spawn(move || {
+            for agent in TcpListener::from(listener).incoming().map_while(Result::ok) {
+                let server = small_buffer();
+                server.connect(&SocketAddr::from(([127, 0, 0, 1], server_port)).into()).unwrap();
+                let server = TcpStream::from(server);
+                let ends = [(agent.try_clone().unwrap(), server.try_clone().unwrap()), (server, agent)];
+                for (from, to) in ends {
+                    let paused = paused.clone();
+                    std::thread::spawn(move || PausedLink::copy(from, to, &paused));
+                }
+            }
+        });
+        PausedLink { port, is_paused }
+    }
+
+    fn copy(mut from: TcpStream, mut to: TcpStream, paused: &AtomicBool) {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            while paused.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if to.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+
+    fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Relaxed);
+    }
+}
+
+/// Lets a process drain while nothing leaves it, and then go on.
+async fn drain_behind(link: &PausedLink, process: &KonnectivityProcess) {
+    process.signal("TERM");
+    process.wait_for_log(&["shutting down"]).await;
+    // Without data in the process it would have ended by now.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    link.pause(false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_draining_agent_sends_the_end_of_the_last_download() {
+    let environment = new_environment();
+    let server = start_server(&environment, "http-connect", &[]).await;
+    let link = PausedLink::start(server.agent_port);
+    let mut agent = AgentProcess::start(&environment, "a", link.port, &[LONG_GRACE]);
+    server.wait_for_agents(1).await;
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut tunnel = connect(&server.socket, target.local_addr().unwrap().port()).await;
+    let (mut source, _) = target.accept().unwrap();
+    // The other direction is complete, so that the tunnel ends with the download.
+    tunnel.shutdown().await.unwrap();
+    let mut source = tokio::task::spawn_blocking(move || {
+        assert_eq!(source.read(&mut [0]).unwrap(), 0);
+        source
+    })
+    .await
+    .unwrap();
+    link.pause(true);
+    source.write_all(&vec![7; TAIL_BYTES]).unwrap();
+    drop(source);
+    drain_behind(&link, &agent.process).await;
+    let mut received = Vec::new();
+    timeout(TEST_TIMEOUT, tunnel.read_to_end(&mut received)).await.expect("the end of the download").unwrap();
+    assert_eq!(received.len(), TAIL_BYTES);
+    assert_eq!(agent.process.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_draining_server_sends_the_end_of_the_last_upload() {
+    let environment = new_environment();
+    let mut server = start_server(&environment, "http-connect", &[LONG_GRACE]).await;
+    let link = PausedLink::start(server.agent_port);
+    let _agent = AgentProcess::start(&environment, "a", link.port, &[]);
+    server.wait_for_agents(1).await;
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut tunnel = connect(&server.socket, target.local_addr().unwrap().port()).await;
+    let (mut sink, _) = target.accept().unwrap();
+    // The other direction is complete, so that the tunnel ends with the upload.
+    sink.shutdown(Shutdown::Write).unwrap();
+    wait_for_end(&mut tunnel).await;
+    link.pause(true);
+    timeout(TEST_TIMEOUT, tunnel.write_all(&vec![7; TAIL_BYTES])).await.expect("room for the upload").unwrap();
+    drop(tunnel);
+    drain_behind(&link, &server.process).await;
+    let received = tokio::task::spawn_blocking(move || {
+        let mut received = Vec::new();
+        sink.read_to_end(&mut received).map(|_| received.len())
+    });
+    assert_eq!(received.await.unwrap().unwrap(), TAIL_BYTES);
+    assert_eq!(server.process.exit_code().await, Some(0));
 }

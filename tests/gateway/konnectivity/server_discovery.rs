@@ -43,6 +43,26 @@ async fn konnectivity_agent_connects_to_a_list_of_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_server_that_does_not_answer_holds_up_no_other() {
+    let environment = new_environment();
+    let mut servers = start_servers(&environment, 1, &[]).await;
+    let port = servers[0].agent_port;
+    // It accepts connections, and says nothing.
+    let silent = TcpListener::bind((ADDRESSES[1], port)).unwrap();
+    let agent = start_agent(&environment, "a", &[ADDRESSES[1], ADDRESSES[0]].join(","), port);
+    servers[0].wait_for_agents(1).await;
+    let attempt = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
+    drop(servers.pop());
+    let again = ServerProcess::start_at(&environment, "again", "http-connect", (ADDRESSES[0], port), &[]).await;
+    again.wait_for_agents(1).await;
+    // That attempt still waits, and there was one connection to each of the others.
+    let log = agent.log_lines();
+    assert!(!log.iter().any(|line| line.contains("no TLS connection within")), "{log:?}");
+    assert_eq!(log.iter().filter(|line| line.contains("connected to a server")).count(), 2, "{log:?}");
+    drop(attempt);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_agent_finds_all_servers_behind_a_load_balancer() {
     let environment = new_environment();
     let servers = start_servers(&environment, 3, &["--server-count=3"]).await;
