@@ -15,6 +15,7 @@ mod lingering_close;
 mod proxy_protocol;
 mod request_service;
 mod serve;
+mod socket_file;
 mod tracked_stream;
 mod write_coalescing;
 
@@ -25,6 +26,7 @@ pub use inherited_sockets::{inherit_sockets, take_unix_listener, unused_inherite
 pub use proxy_protocol::ProxyProtocol;
 pub use request_service::{RequestService, ResponseFuture};
 pub use serve::{AcceptedConnection, ConnectionHandle, HttpProtocol, TlsConfigSource, serve, serve_plain};
+pub use socket_file::SocketFile;
 
 use std::time::Duration;
 

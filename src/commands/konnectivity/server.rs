@@ -2,9 +2,8 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +29,7 @@ use crate::konnectivity::server::{
     ConnectEnd, KonnectivityServer, PeerState, serve_agent_connection, serve_connect_frontend, serve_grpc_frontend,
 };
 use crate::kubeclient::KubeconfigSource;
-use crate::listen::{bind, raise_descriptor_limit, take_unix_listener};
+use crate::listen::{SocketFile, bind, raise_descriptor_limit, take_unix_listener};
 use crate::observe::metrics::KonnectivityServerMetrics;
 use crate::observe::{Metrics, log};
 use crate::process::{Drain, Drainer, FileErrors, Problem, Problems, Published, ShutdownPhase, configure_socket};
@@ -116,26 +115,6 @@ struct KonnectivityListeners {
     admin: TcpListener,
 }
 
-/// The file of a socket that this process made.
-struct SocketFile {
-    path: PathBuf,
-    device_and_inode: (u64, u64),
-}
-
-impl SocketFile {
-    fn open(path: &Path) -> io::Result<SocketFile> {
-        let metadata = std::fs::metadata(path)?;
-        Ok(SocketFile { path: path.to_owned(), device_and_inode: (metadata.dev(), metadata.ino()) })
-    }
-
-    /// Removes the file, unless another server has replaced it.
-    fn remove(&self) {
-        if SocketFile::open(&self.path).is_ok_and(|found| found.device_and_inode == self.device_and_inode) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
 enum FrontendListener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -170,7 +149,7 @@ fn bind_frontend_socket(path: &Path, delete_existing: bool) -> Result<(FrontendL
         Some(inherited) => Ok((FrontendListener::Unix(inherited), None)),
         None => {
             let bound = bind_unix(path, delete_existing).map_err(problem)?;
-            Ok((FrontendListener::Unix(bound), Some(SocketFile::open(path).map_err(problem)?)))
+            Ok((FrontendListener::Unix(bound), Some(SocketFile::new(path).map_err(problem)?)))
         }
     }
 }
@@ -272,9 +251,7 @@ impl RunningServer {
     async fn shut_down(self) {
         self.server.drain();
         self.drainer.advance(ShutdownPhase::Draining);
-        if let Some(file) = &self.socket_file {
-            file.remove();
-        }
+        drop(self.socket_file);
         let deadline = Instant::now() + self.drain_timeout;
         while self.server.unfinished() != (0, 0) && Instant::now() < deadline {
             sleep(DRAIN_POLL_INTERVAL).await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ use crate::config::ProxyConfig;
 use crate::config::proxy::ProxyListenAddress;
 use crate::egress::Resolver;
 use crate::kubeclient::{Client, Kubeconfig};
-use crate::listen::{Connections, ServerLimits, bind, serve_plain};
+use crate::listen::{Connections, ServerLimits, SocketFile, bind, serve_plain};
 use crate::observe::Metrics;
 use crate::observe::access::{AccessLog, ProxyAccessLog};
 use crate::process::{self, Drain, Drainer, Problem, Problems, ShutdownPhase};
@@ -42,15 +42,6 @@ pub(super) struct ProxyServer {
 enum BoundListener {
     Tcp(std::net::TcpListener),
     Unix(std::os::unix::net::UnixListener),
-}
-
-/// The path of a unix socket, removed on drop.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 impl ProxyServer {
@@ -76,8 +67,9 @@ impl ProxyServer {
             }
             ProxyListenAddress::Unix(path) => {
                 let listener = bind_socket(path)?;
+                let socket_file = SocketFile::new(path).map_err(|error| Problem::new(path.display(), error))?;
                 tracing::info!(path = %path.display(), server = %kubeconfig.server(), "serving");
-                (BoundListener::Unix(listener), Some(SocketFile(path.clone())), path.display().to_string())
+                (BoundListener::Unix(listener), Some(socket_file), path.display().to_string())
             }
         };
         let (drainer, drain) = Drain::new();
