@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use http::Method;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -32,7 +33,8 @@ pub async fn publish_lease(
 ) {
     let name = format!("konnectivity-proxy-server-{server_id}");
     let observed = ObservedLeases::default();
-    let mut publisher = LeasePublisher { client, settings, server_id, name, metrics, observed };
+    let mut publisher =
+        LeasePublisher { client, settings, server_id, name, renewed: None, is_shared: false, metrics, observed };
     let mut reported = None;
     loop {
         let result = publisher.renew_and_collect().await;
@@ -55,9 +57,8 @@ pub async fn publish_lease(
             () = sleep(pause) => {}
         }
     }
-    if let Err(why) =
-        publisher.delete(&publisher.name, None).await.and_then(|response| accept_deletion(response, false))
-    {
+    let Some(version) = publisher.renewed.as_ref().filter(|_| !publisher.is_shared) else { return };
+    if let Err(why) = publisher.delete(&publisher.name, version).await.and_then(accept_deletion) {
         tracing::warn!(lease = publisher.name, error = why, "cannot delete the Lease; it expires");
     }
 }
@@ -67,6 +68,10 @@ struct LeasePublisher {
     settings: LeaseSettings,
     server_id: String,
     name: String,
+    /// `resourceVersion` of the last renewal.
+    renewed: Option<String>,
+    /// Whether something else has changed the Lease between the last two renewals: a successor of the same id.
+    is_shared: bool,
     metrics: Arc<KonnectivityServerMetrics>,
     observed: ObservedLeases,
 }
@@ -83,7 +88,7 @@ impl LeasePublisher {
     }
 
     /// Creates or renews the Lease.
-    async fn renew(&self) -> Result<(), String> {
+    async fn renew(&mut self) -> Result<(), String> {
         let (list, path) = (self.settings.path(), format!("{}/{}", self.settings.path(), self.name));
         let current = self.call(Method::GET, &path, None).await?;
         let response = match current.status {
@@ -98,13 +103,16 @@ impl LeasePublisher {
                 self.call(Method::POST, &list, Some(&lease)).await?
             }
             _ => {
-                let mut lease: Value = serde_json::from_slice(&succeeded(current)?.body)
-                    .map_err(|error| format!("the Lease cannot be read: {error}"))?;
+                let mut lease: Value = read_json(&succeeded(current)?)?;
+                let version = lease["metadata"]["resourceVersion"].as_str();
+                self.is_shared = self.renewed.is_some() && self.renewed.as_deref() != version;
                 self.fill(&mut lease);
                 self.call(Method::PUT, &path, Some(&lease)).await?
             }
         };
-        succeeded(response).map(drop)
+        let renewed: ServerLease = read_json(&succeeded(response)?)?;
+        self.renewed = Some(renewed.metadata.resource_version);
+        Ok(())
     }
 
     fn fill(&self, lease: &mut Value) {
@@ -120,19 +128,16 @@ impl LeasePublisher {
         let began = Instant::now();
         let response = self.call(Method::GET, &self.settings.list_path(), None).await?;
         self.metrics.lease_lists.record(response.status, began.elapsed());
-        let response = succeeded(response)?;
-        let list: LeaseList =
-            serde_json::from_slice(&response.body).map_err(|error| format!("the Leases cannot be read: {error}"))?;
+        let list: LeaseList = read_json(&succeeded(response)?)?;
         self.observed.begin_list();
         list.items.into_iter().for_each(|lease| self.observed.observe(lease));
         self.observed.end_list();
         for (name, version) in self.observed.expired() {
-            // Only if it was not renewed in the meantime.
             let began = Instant::now();
-            let response = self.delete(&name, Some(&version)).await?;
+            let response = self.delete(&name, &version).await?;
             self.metrics.lease_deletions.record(response.status, began.elapsed());
             let is_deleted = response.is_success();
-            accept_deletion(response, true)?;
+            accept_deletion(response)?;
             if !is_deleted {
                 continue;
             }
@@ -142,12 +147,12 @@ impl LeasePublisher {
         Ok(())
     }
 
-    async fn delete(&self, name: &str, version: Option<&str>) -> Result<ApiResponse, String> {
-        let options = version.map(|version| {
-            json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version}})
-        });
+    /// Deletes a Lease if it was not renewed in the meantime.
+    async fn delete(&self, name: &str, version: &str) -> Result<ApiResponse, String> {
+        let options =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version}});
         let path = format!("{}/{name}", self.settings.path());
-        self.call(Method::DELETE, &path, options.as_ref()).await
+        self.call(Method::DELETE, &path, Some(&options)).await
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<ApiResponse, String> {
@@ -157,13 +162,13 @@ impl LeasePublisher {
     }
 }
 
-/// Whether the Lease is gone. With a precondition it may also have been renewed.
-fn accept_deletion(response: ApiResponse, is_conditional: bool) -> Result<(), String> {
-    match response.status {
-        404 => Ok(()),
-        409 if is_conditional => Ok(()),
-        _ => succeeded(response).map(drop),
-    }
+/// Whether the Lease is gone, or was renewed.
+fn accept_deletion(response: ApiResponse) -> Result<(), String> {
+    if matches!(response.status, 404 | 409) { Ok(()) } else { succeeded(response).map(drop) }
+}
+
+fn read_json<T: DeserializeOwned>(response: &ApiResponse) -> Result<T, String> {
+    serde_json::from_slice(&response.body).map_err(|error| format!("the API server's response cannot be read: {error}"))
 }
 
 fn succeeded(response: ApiResponse) -> Result<ApiResponse, String> {

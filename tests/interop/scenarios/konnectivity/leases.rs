@@ -80,6 +80,18 @@ impl LeaseFixture<'_> {
         Ok(response.json()["items"].as_array().cloned().unwrap_or_default())
     }
 
+    /// `resourceVersion` of a server's Lease.
+    fn version(&self, holder: &str) -> Result<Value, String> {
+        let leases = self.leases()?;
+        let lease = leases.iter().find(|lease| lease["spec"]["holderIdentity"] == holder).ok_or("no Lease")?;
+        Ok(lease["metadata"]["resourceVersion"].clone())
+    }
+
+    fn wait_for_renewal(&self, holder: &str) {
+        let before = self.version(holder).unwrap();
+        eventually("a renewal", || if self.version(holder)? == before { Err("none".into()) } else { Ok(()) });
+    }
+
     fn wait_for_leases(&self, expected: &[&str]) {
         eventually(&format!("Leases of {expected:?}"), || {
             let leases = self.leases()?;
@@ -127,6 +139,19 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
 
     let metrics = |port: u16| plain_get(port, "/metrics").unwrap();
     assert_serves("agent", &metrics(own_health), &metrics(reference_health));
+
+    // The Lease of a successor of the same id is not deleted by its predecessor.
+    let (successor, _, successor_health) = fixture.server("one", true);
+    eventually("the Lease of the successor", || {
+        let text = plain_get(successor_health, "/metrics")?;
+        text.contains("_server_lease_list_total").then_some(()).ok_or(text)
+    });
+    // By each of the two, in any order.
+    (0..2).for_each(|_| fixture.wait_for_renewal("one"));
+    one.signal(Signal::TERM);
+    one.wait();
+    assert!(fixture.version("one").is_ok(), "{:?}", fixture.leases());
+    let mut one = successor;
 
     // An orderly end deletes the Lease; without one it is collected by the others.
     one.signal(Signal::TERM);
