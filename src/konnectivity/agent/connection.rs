@@ -16,7 +16,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::{AbortHandle, JoinSet, consume_budget};
+use tokio::task::{JoinHandle, JoinSet, consume_budget};
 use tokio::time::{sleep, timeout};
 
 use super::connect_error::ServerConnectError;
@@ -40,6 +40,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const GOAWAY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for a server to end a stream that its agent has ended.
 pub(super) const SERVER_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time to close a connection whose stream has ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Dials of one server that may wait for their targets, each with a socket. Tests have few descriptors.
 const MAX_PENDING_DIALS: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Windows of the stream and its connection, in bytes. The stream is always read.
@@ -65,10 +67,11 @@ pub(super) struct ServerStream {
     reader: PacketReader,
     send: SendStream<PacketFrame>,
     send_request: SendRequest<PacketFrame>,
-    _connection: ConnectionTask,
+    connection: ConnectionTask,
 }
 
-struct ConnectionTask(AbortHandle);
+/// Drives a connection. It is aborted on drop.
+struct ConnectionTask(JoinHandle<()>);
 
 impl Drop for ConnectionTask {
     fn drop(&mut self) {
@@ -118,7 +121,7 @@ impl ServerStream {
                 }
             }
         });
-        let connection = ConnectionTask(driving.abort_handle());
+        let connection = ConnectionTask(driving);
         let opened =
             timeout(CALL_TIMEOUT, call_server(send_request.clone(), authority, metadata, &connection_error)).await;
         let (headers, body, send) =
@@ -133,7 +136,7 @@ impl ServerStream {
             reader: PacketReader::counted(body, StreamCounter::of_agent(metrics, StreamSegment::ToAgent)),
             send,
             send_request,
-            _connection: connection,
+            connection,
         })
     }
 
@@ -160,7 +163,13 @@ impl ServerStream {
             () = finish_after_goaway(&mut self.send_request, &context) => Ok(()),
         };
         drop(closed);
-        ended
+        ended?;
+        // An orderly end for the server, too: of the stream, of HTTP/2 and of TLS.
+        let ServerStream { reader, mut send, send_request, mut connection, .. } = self;
+        let _ = send.send_data(Bytes::new().chain(Bytes::new()), true);
+        drop((reader, send, send_request));
+        let _ = timeout(CLOSE_TIMEOUT, &mut connection.0).await;
+        Ok(())
     }
 }
 
