@@ -101,7 +101,7 @@ pub struct KonnectivityAgentReport {
     pub identifiers: String,
     /// Number of servers that the agent should be connected to, as far as it knows.
     pub known_servers: u64,
-    /// Connected servers, by id.
+    /// Connected servers, in the order of their connections. One that drains and its successor may have the same id.
     pub servers: Vec<ConnectedServerReport>,
     /// Whether the last attempt to connect to a server failed.
     pub failing: bool,
@@ -131,6 +131,8 @@ pub struct ConnectedServerReport {
     pub address: String,
     /// When it was opened.
     pub since: String,
+    /// Whether the server opens no further tunnels.
+    pub draining: bool,
     /// Whether each tunnel has a window and a half-close; not with a server of the reference.
     pub flow_control: bool,
     /// Open tunnels.

@@ -45,12 +45,16 @@ impl KonnectivityAgentReport {
         found.extend(file_failures(&self.file_problems, "further connections to servers fail"));
         found.extend(self.missing_server().map(|text| AttentionReport::failure("servers", "servers", text)));
         found.extend(certificate_attention(expiring_certificates(&self.certificates, now)));
-        // Without a server, that line has the last error.
-        let shown = usize::from(self.failing && self.servers.is_empty());
+        // Without a server that serves, that line has the last error.
+        let shown = usize::from(self.failing && self.count_serving() == 0);
         let others = self.failed_connections.get(shown..).unwrap_or_default();
         found.extend(failures("failed-connections", "connection failed", others, now));
         found.extend(self.stalled_tunnels.iter().map(|tunnel| stalled("server", tunnel)));
         found.extend(failures("failed-dials", "dial failed", &self.failed_dials, now));
+        for server in self.servers.iter().filter(|server| server.draining) {
+            let text = "draining: opens no further tunnels; the agent connects to its successor";
+            found.push(AttentionReport::warning("servers", &server.server_id, text));
+        }
         found
     }
 }

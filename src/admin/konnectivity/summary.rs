@@ -62,9 +62,14 @@ impl KonnectivityAgentReport {
         summary.failures.extend(describe_expired(&expiring));
         summary.failures.extend(describe_file_problems(&self.file_problems));
         let tunnels = self.servers.iter().map(|server| server.tunnels).sum();
-        summary.working =
-            format!("{}, {}", plural(self.servers.len(), "server", "servers"), plural(tunnels, "tunnel", "tunnels"));
+        let serving = self.count_serving();
+        summary.working = format!("{}, {}", plural(serving, "server", "servers"), plural(tunnels, "tunnel", "tunnels"));
         summary.warnings.extend(describe_expiring(&expiring, now));
+        let draining = self.servers.len() - serving;
+        // Without a server that serves, the failure says it.
+        if draining > 0 && serving > 0 {
+            summary.warnings.push(format!("{} draining", plural(draining, "server", "servers")));
+        }
         summary.warnings.extend(describe_stalled(self.servers.iter().map(|server| server.stalled_tunnels).sum()));
         summary.warnings.extend(describe_failed_dials(&self.failed_dials, now));
         summary
@@ -72,13 +77,21 @@ impl KonnectivityAgentReport {
 
     /// Why clients of some servers cannot use the agent.
     pub(super) fn missing_server(&self) -> Option<String> {
-        let (connected, known) = (self.servers.len(), self.known_servers);
-        match self.failed_connections.first().filter(|_| self.failing) {
-            Some(failure) if connected == 0 => Some(format!("no server is connected: {}", failure.error)),
-            None if connected == 0 => Some("no server is connected".to_owned()),
-            _ if (connected as u64) < known => Some(format!("{connected} of {known} servers connected")),
-            _ => None,
+        let (serving, known) = (self.count_serving(), self.known_servers);
+        if serving > 0 {
+            return ((serving as u64) < known).then(|| format!("{serving} of {known} servers connected"));
         }
+        let none =
+            if self.servers.is_empty() { "no server is connected" } else { "all connected servers are draining" };
+        Some(match self.failed_connections.first().filter(|_| self.failing) {
+            Some(failure) => format!("{none}: {}", failure.error),
+            None => none.to_owned(),
+        })
+    }
+
+    /// Number of connected servers that do not drain.
+    pub(super) fn count_serving(&self) -> usize {
+        self.servers.iter().filter(|server| !server.draining).count()
     }
 }
 
@@ -128,6 +141,36 @@ mod tests {
         assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).failures, ["1 of 2 servers connected"]);
         report.known_servers = 1;
         assert_eq!(report.summarize(SystemTime::UNIX_EPOCH).line(), "OK: 1 server, 1 tunnel");
+    }
+
+    #[test]
+    fn konnectivity_agent_counts_servers_that_do_not_drain() {
+        let server = |id: &str, draining| ConnectedServerReport {
+            server_id: id.into(),
+            tunnels: 2,
+            draining,
+            ..ConnectedServerReport::default()
+        };
+        let mut report = KonnectivityAgentReport {
+            phase: "serving".into(),
+            known_servers: 1,
+            servers: vec![server("old", true)],
+            failed_connections: vec![FailureReport { error: "refused".into(), ..FailureReport::default() }],
+            ..KonnectivityAgentReport::default()
+        };
+        let line = |report: &KonnectivityAgentReport| report.summarize(SystemTime::UNIX_EPOCH).line();
+        assert_eq!(line(&report), "all connected servers are draining");
+        report.failing = true;
+        assert_eq!(line(&report), "all connected servers are draining: refused");
+        report.servers.push(server("new", false));
+        assert_eq!(line(&report), "OK: 1 server, 4 tunnels; 1 server draining");
+        report.known_servers = 2;
+        assert_eq!(line(&report), "1 of 2 servers connected; 1 server draining");
+        let attention = report.attention(SystemTime::UNIX_EPOCH);
+        assert!(
+            attention.iter().any(|entry| entry.subject == "old" && entry.text.starts_with("draining")),
+            "{attention:?}"
+        );
     }
 
     #[test]

@@ -83,12 +83,13 @@ pub(super) fn agent_tables(report: &KonnectivityAgentReport, now: SystemTime, wi
             plural(usize::try_from(report.pending_dials).unwrap_or(usize::MAX), "dial"),
         ),
     );
-    let mut columns = vec!["SERVER", "ADDRESS", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
+    let mut columns = vec!["SERVER", "ADDRESS", "STATE", "TUNNELS", "STALLED", "SENT", "RECEIVED", "SINCE"];
     columns.extend(wide.then_some("FLOW CONTROL"));
     let rows = report.servers.iter().map(|server| {
         let mut row = vec![
             server.server_id.clone(),
             server.address.clone(),
+            if server.draining { "draining" } else { "serving" }.to_owned(),
             server.tunnels.to_string(),
             server.stalled_tunnels.to_string(),
             format_bytes(server.bytes_to_server),

@@ -130,6 +130,7 @@ impl AgentState {
                 server_id: stream.server_id.clone(),
                 address: stream.address.to_string(),
                 since: timestamp(stream.since),
+                draining: stream.is_draining,
                 flow_control: stream.multiplexer.has_windows(),
                 tunnels: stream.multiplexer.open_tunnels(),
                 stalled_tunnels: stream.multiplexer.count_stalled(),

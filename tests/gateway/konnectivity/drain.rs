@@ -18,7 +18,7 @@ use crate::konnectivity::fixture::{
     AgentProcess, KonnectivityProcess, ServerProcess, check_connect, free_port, new_environment, start_echo,
     unanswered_address,
 };
-use crate::konnectivity::status::status_json;
+use crate::konnectivity::status::{narthex_status, status_json};
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
 
 /// A grace period that no test reaches.
@@ -222,14 +222,23 @@ async fn konnectivity_agent_connects_to_the_successor_of_a_draining_server() {
     draining.process.signal("TERM");
     agent.process.wait_for_log(&["server drains; connecting to its successor", "server=\"server\""]).await;
     eventually("the port to be free", async || TcpStream::connect(("127.0.0.1", draining.agent_port)).err()).await;
+    let (text, is_ok) = narthex_status(agent.admin, &["--fail"]);
+    assert!(text.starts_with("all connected servers are draining") && !is_ok, "{text}");
     // The same id, address and socket.
     let address = ("127.0.0.1", draining.agent_port);
     let successor = ServerProcess::start_at(&environment, "server", "http-connect", address, &[]).await;
     successor.wait_for_agents(1).await;
+    let (text, is_ok) = narthex_status(agent.admin, &["--fail"]);
+    assert!(text.starts_with("OK: 1 server, 1 tunnel; 1 server draining\n") && is_ok, "{text}");
+    let servers = status_json(agent.admin)["servers"].clone();
+    assert_eq!([&servers[0]["draining"], &servers[1]["draining"]], [true, false], "{servers}");
     let mut other = connect(&successor.socket, echo).await;
     check_echo(&mut tunnel).await;
     drop(tunnel);
     assert_eq!(draining.process.exit_code().await, Some(0));
+    let log = draining.process.log_lines();
+    let warnings: Vec<_> = log.iter().filter(|line| line.contains(" WARN ")).collect();
+    assert!(log.iter().any(|line| line.contains("agent disconnected")) && warnings.is_empty(), "{log:?}");
     check_echo(&mut other).await;
     check_connect(&successor.socket, echo).await;
     drop(other);

@@ -55,6 +55,7 @@ async fn konnectivity_server_that_does_not_answer_holds_up_no_other() {
     drop(servers.pop());
     let again = ServerProcess::start_at(&environment, "again", "http-connect", (ADDRESSES[0], port), &[]).await;
     again.wait_for_agents(1).await;
+    agent.wait_for_log(&["connected to a server", "server=\"again\""]).await;
     // That attempt still waits, and there was one connection to each of the others.
     let log = agent.log_lines();
     assert!(!log.iter().any(|line| line.contains("no TLS connection within")), "{log:?}");

@@ -131,7 +131,8 @@ async fn konnectivity_status_page_is_live_until_the_server_has_drained() {
     server.process.signal("TERM");
     let content = events.wait_for(|content| content.contains("shutting down: draining")).await;
     assert!(content.contains("node-1<span"), "{content}");
-    agent_events.wait_for(|content| content.contains("OK: 1 server, 1 tunnel;")).await;
+    let content = agent_events.wait_for(|content| content.contains("all connected servers are draining")).await;
+    assert!(content.contains("<span class=\"warn\">draining</span>"), "{content}");
     drop((tunnel, agent));
     // The process ends.
     while events.next().await.is_some() {}

@@ -350,6 +350,31 @@ impl Konnectivity {
         self.wait_until_it_listens();
     }
 
+    /// Starts another server of the same id and port for agents while the first one drains, which it returns.
+    pub(crate) fn start_successor(&mut self) -> Process {
+        eventually("the port for agents to be free", || {
+            let connected = std::net::TcpStream::connect(("127.0.0.1", self.agent_port));
+            connected.map_or(Ok(()), |_| Err("the draining server accepts connections".to_owned()))
+        });
+        (self.health, self.admin) = (free_port(), free_port());
+        self.socket.set_extension("successor");
+        let replaced = [
+            ("--health-port=", self.health.to_string()),
+            ("--admin-port=", self.admin.to_string()),
+            ("--uds-name=", self.socket.display().to_string()),
+        ];
+        for (flag, value) in replaced {
+            if let Some(argument) = self.arguments.iter_mut().find(|argument| argument.starts_with(flag)) {
+                *argument = format!("{flag}{value}");
+            }
+        }
+        let (program, _) = self.pair.server();
+        let successor = Process::start("konnectivity-successor", &program, &self.arguments, &self.directory);
+        let draining = std::mem::replace(&mut self.server, successor);
+        self.wait_until_it_listens();
+        draining
+    }
+
     /// Connects narthex's client, within a `LocalSet`. Only for the gRPC modes.
     pub(crate) async fn client(&self) -> KonnectivityClient {
         if self.mode.is_unix() {

@@ -14,6 +14,7 @@ mod leases;
 mod metric_families;
 mod node;
 mod pairs;
+mod replaced_server;
 mod soak;
 mod status_page;
 mod stopped_peers;
@@ -72,6 +73,7 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     }),
     ("konnectivity: narthex's agent is stopped", stopped_peers::stopped_agent),
     ("konnectivity: narthex's server is stopped", stopped_peers::stopped_server),
+    ("konnectivity: a draining server is replaced, narthex's agent connects to its successor", replaced_server::run),
     ("konnectivity: network between narthex's server and agent drops packets", stopped_peers::partition),
     ("konnectivity: the reference's client library", client_library::conforms),
     ("konnectivity: metric families of the reference", metric_families::are_served),
