@@ -6,6 +6,8 @@
 //! [`agent`] the connections to the targets. The client is [`crate::egress::proxy::konnectivity`].
 
 pub mod agent;
+#[cfg(test)]
+mod blackhole;
 mod destinations;
 mod keepalive;
 pub mod leases;

@@ -148,7 +148,13 @@ fn bind_frontend_socket(path: &Path, delete_existing: bool) -> Result<(FrontendL
     match take_unix_listener("--uds-name").map_err(problem)? {
         Some(inherited) => Ok((FrontendListener::Unix(inherited), None)),
         None => {
-            let bound = bind_unix(path, delete_existing).map_err(problem)?;
+            let bound = bind_unix(path, delete_existing).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    let advice = "the file exists; remove it, or use --delete-existing-uds-file";
+                    problem(io::Error::new(error.kind(), advice))
+                }
+                _ => problem(error),
+            })?;
             Ok((FrontendListener::Unix(bound), Some(SocketFile::new(path).map_err(problem)?)))
         }
     }

@@ -187,7 +187,7 @@ impl Drop for CountedEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::konnectivity::agent::test_support::Blackhole;
+    use crate::konnectivity::blackhole::Blackhole;
 
     #[tokio::test]
     async fn endpoint_dial_does_not_wait_for_an_address_that_drops_packets() {

@@ -1,6 +1,5 @@
 //! Runs an agent over an in-memory connection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -65,30 +64,5 @@ impl Drop for TestAgent {
     fn drop(&mut self) {
         self.running.abort();
         self.serving.abort();
-    }
-}
-
-/// An address that accepts no connection: its queue is full.
-pub(in crate::konnectivity) struct Blackhole {
-    pub(in crate::konnectivity) address: SocketAddr,
-    _listener: socket2::Socket,
-    _fillers: Vec<socket2::Socket>,
-}
-
-impl Blackhole {
-    pub(in crate::konnectivity) fn new() -> Blackhole {
-        let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let listener = socket();
-        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        listener.listen(0).unwrap();
-        let address = listener.local_addr().unwrap();
-        let fillers = (0..4).map(|_| {
-            let filler = socket();
-            filler.set_nonblocking(true).unwrap();
-            let _ = filler.connect(&address);
-            filler
-        });
-        let fillers = fillers.collect();
-        Blackhole { address: address.as_socket().unwrap(), _listener: listener, _fillers: fillers }
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Setup, WAIT, check_echo, echo_target, eventually, fill, run, stopped_target, target, tunnel};
-use crate::konnectivity::agent::test_support::Blackhole;
+use crate::konnectivity::blackhole::Blackhole;
 
 #[test]
 fn b1_stopped_target_holds_up_no_other_tunnel() {

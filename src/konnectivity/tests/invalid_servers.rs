@@ -12,7 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{WAIT, echo_target, run, target};
 use crate::egress::proxy::konnectivity::Packet;
-use crate::konnectivity::agent::test_support::{Blackhole, TestAgent, connect_agent, eventually};
+use crate::konnectivity::agent::test_support::{TestAgent, connect_agent, eventually};
+use crate::konnectivity::blackhole::Blackhole;
 use crate::konnectivity::packet_reader::PacketReader;
 
 /// A server that is this test, with a connected agent.

@@ -6,9 +6,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::konnectivity::blackhole::Blackhole;
 use crate::konnectivity::fixture::{
     AgentProcess, KonnectivityProcess, ServerProcess, agent_arguments, check_connect, free_port, new_environment,
-    start_agent, start_echo, unanswered_address,
+    start_agent, start_echo,
 };
 use crate::konnectivity::status::status_json;
 use crate::support::fixtures::{TEST_TIMEOUT, eventually};
@@ -57,9 +58,9 @@ async fn konnectivity_agent_drain_waits_for_pending_dials() {
     let agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
     server.wait_for_agents(1).await;
     // Its queue is full: a dial takes as long as the agent permits.
-    let (address, _fillers) = unanswered_address();
+    let target = Blackhole::new();
     let mut stream = UnixStream::connect(&server.socket).await.unwrap();
-    let request = format!("CONNECT {address} HTTP/1.1\r\n\r\n");
+    let request = format!("CONNECT {} HTTP/1.1\r\n\r\n", target.address);
     stream.write_all(request.as_bytes()).await.unwrap();
     // The server counts a dial before the agent has it.
     eventually("the dial", async || (status_json(agent.admin)["pendingDials"] == 1).then_some(())).await;

@@ -14,9 +14,9 @@ use tokio::net::UnixStream;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
+use crate::konnectivity::blackhole::Blackhole;
 use crate::konnectivity::fixture::{
     AgentProcess, KonnectivityProcess, ServerProcess, check_connect, free_port, new_environment, start_echo,
-    unanswered_address,
 };
 use crate::konnectivity::status::{narthex_status, status_json};
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
@@ -129,13 +129,13 @@ async fn konnectivity_draining_server_answers_its_dials_and_refuses_others() {
     let mut server = start_server(&environment, "http-connect", &[LONG_GRACE, "--backend-dial-timeout=1m"]).await;
     let _agent = AgentProcess::start(&environment, "a", server.agent_port, &[]);
     server.wait_for_agents(1).await;
-    let (unanswered, _kept) = unanswered_address();
+    let target = Blackhole::new();
     let (mut dialing, mut late) = (
         UnixStream::connect(&server.socket).await.unwrap(),
         // Connected, but without a request before the drain.
         UnixStream::connect(&server.socket).await.unwrap(),
     );
-    let dial = tokio::spawn(async move { request(&mut dialing, &unanswered.to_string()).await });
+    let dial = tokio::spawn(async move { request(&mut dialing, &target.address.to_string()).await });
     eventually("a pending dial", async || (status_json(server.admin)["agents"][0]["pendingDials"] == 1).then_some(()))
         .await;
     server.process.signal("TERM");
@@ -246,8 +246,10 @@ async fn konnectivity_agent_connects_to_the_successor_of_a_draining_server() {
     assert_eq!(agent.process.exit_code().await, Some(0));
 }
 
-/// Data of the last tunnel, in bytes: more than the sockets of [`PausedLink`] hold, and less than HTTP/2 does.
-const TAIL_BYTES: usize = 300 << 10;
+/// Data of the last tunnel, in bytes: more than the sockets of [`PausedLink`] hold, and less than these and HTTP/2 do. A
+/// server's socket holds some 300 KiB, which the kernel sends after the process has ended.
+const DOWNLOAD_BYTES: usize = 300 << 10;
+const UPLOAD_BYTES: usize = 560 << 10;
 
 /// A link between an agent and a server that carries nothing while it is paused.
 struct PausedLink {
@@ -307,8 +309,8 @@ impl PausedLink {
 async fn drain_behind(link: &PausedLink, process: &KonnectivityProcess) {
     process.signal("TERM");
     process.wait_for_log(&["shutting down"]).await;
-    // Without data in the process it would have ended by now.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // Without data in the process it would have ended by now: it gives its threads a second.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
     link.pause(false);
 }
 
@@ -331,12 +333,12 @@ async fn konnectivity_draining_agent_sends_the_end_of_the_last_download() {
     .await
     .unwrap();
     link.pause(true);
-    source.write_all(&vec![7; TAIL_BYTES]).unwrap();
+    source.write_all(&vec![7; DOWNLOAD_BYTES]).unwrap();
     drop(source);
     drain_behind(&link, &agent.process).await;
     let mut received = Vec::new();
     timeout(TEST_TIMEOUT, tunnel.read_to_end(&mut received)).await.expect("the end of the download").unwrap();
-    assert_eq!(received.len(), TAIL_BYTES);
+    assert_eq!(received.len(), DOWNLOAD_BYTES);
     assert_eq!(agent.process.exit_code().await, Some(0));
 }
 
@@ -354,13 +356,13 @@ async fn konnectivity_draining_server_sends_the_end_of_the_last_upload() {
     sink.shutdown(Shutdown::Write).unwrap();
     wait_for_end(&mut tunnel).await;
     link.pause(true);
-    timeout(TEST_TIMEOUT, tunnel.write_all(&vec![7; TAIL_BYTES])).await.expect("room for the upload").unwrap();
+    timeout(TEST_TIMEOUT, tunnel.write_all(&vec![7; UPLOAD_BYTES])).await.expect("room for the upload").unwrap();
     drop(tunnel);
     drain_behind(&link, &server.process).await;
     let received = tokio::task::spawn_blocking(move || {
         let mut received = Vec::new();
         sink.read_to_end(&mut received).map(|_| received.len())
     });
-    assert_eq!(received.await.unwrap().unwrap(), TAIL_BYTES);
+    assert_eq!(received.await.unwrap().unwrap(), UPLOAD_BYTES);
     assert_eq!(server.process.exit_code().await, Some(0));
 }

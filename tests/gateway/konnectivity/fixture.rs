@@ -1,7 +1,7 @@
 //! Konnectivity servers and agents as processes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -244,23 +244,6 @@ impl AgentProcess {
         command.args(&arguments).args(more);
         AgentProcess { process: KonnectivityProcess::spawn(command), admin, health }
     }
-}
-
-/// An address that answers no connection: the queue of its listener is full. Keep what comes with it.
-pub(crate) fn unanswered_address() -> (SocketAddr, Vec<socket2::Socket>) {
-    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let listener = socket();
-    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    listener.listen(0).unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut sockets = vec![listener];
-    for _ in 0..4 {
-        let filler = socket();
-        filler.set_nonblocking(true).unwrap();
-        let _ = filler.connect(&address);
-        sockets.push(filler);
-    }
-    (address.as_socket().unwrap(), sockets)
 }
 
 /// A target that echoes; its port.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::konnectivity::fixture::{
     KonnectivityProcess, ServerProcess, agent_arguments, free_port, new_environment, start_agent,
 };
+use crate::konnectivity::status::status_json;
 use crate::support::fixtures::TestEnvironment;
 
 const ADDRESSES: [&str; 3] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
@@ -73,6 +74,28 @@ async fn konnectivity_agent_finds_all_servers_behind_a_load_balancer() {
         server.wait_for_agents(1).await;
     }
     agent.wait_for_log(&["connected to a server", "servers=3"]).await;
+}
+
+/// The servers say that there is one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn konnectivity_agent_that_syncs_forever_finds_further_servers() {
+    let environment = new_environment();
+    let first = start_servers(&environment, 1, &[]).await;
+    let port = first[0].agent_port;
+    let balancer = start_load_balancer(port);
+    let command = |id: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+        command.args(agent_arguments(&environment, id, "127.0.0.1", balancer)).arg("--sync-interval=200ms").args(more);
+        KonnectivityProcess::spawn(command)
+    };
+    let _content = command("content", &[]);
+    first[0].wait_for_agents(1).await;
+    let _seeking = command("seeking", &["--sync-forever"]);
+    first[0].wait_for_agents(2).await;
+    let second = ServerProcess::start_at(&environment, "second", "http-connect", (ADDRESSES[1], port), &[]).await;
+    second.wait_for_agents(1).await;
+    let agents = status_json(second.admin)["agents"].clone();
+    assert_eq!((agents.as_array().unwrap().len(), &agents[0]["agentId"]), (1, &"seeking".into()), "{agents}");
 }
 
 /// Forwards each connection to the next server.

@@ -8,8 +8,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Duration, timeout};
 
+use crate::konnectivity::blackhole::Blackhole;
 use crate::konnectivity::fixture::{
-    KonnectivityProcess, ServerProcess, agent_arguments, check_connect, new_environment, start_echo, unanswered_address,
+    KonnectivityProcess, ServerProcess, agent_arguments, check_connect, new_environment, start_echo,
 };
 use crate::support::fixtures::eventually;
 
@@ -56,8 +57,8 @@ async fn konnectivity_status_shows_agents_tunnels_and_refusals() {
     while let Ok(written) = timeout(Duration::from_secs(1), stalled.write_all(&[7; 64 << 10])).await {
         written.unwrap();
     }
-    let (unanswered, _fillers) = unanswered_address();
-    let _pending = request(&server, &unanswered.to_string()).await;
+    let target = Blackhole::new();
+    let _pending = request(&server, &target.address.to_string()).await;
     let mut refused = String::new();
     request(&server, "192.0.2.1:443").await.read_to_string(&mut refused).await.unwrap();
     assert!(refused.starts_with("HTTP/1.1 502 "), "{refused}");

@@ -158,7 +158,7 @@ pub(crate) struct Konnectivity {
     pub(crate) agent_flags: Vec<String>,
     arguments: Vec<String>,
     agent_port: u16,
-    health: u16,
+    pub(crate) health: u16,
     admin: u16,
     directory: PathBuf,
 }

@@ -4,8 +4,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use super::blackhole::Blackhole;
 use super::pairs::{OWN, OWN_AGENT, OWN_SERVER};
-use super::target_server::Blackhole;
 use crate::environment::{Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, eventually, peer};
 
 /// Cases whose result does not depend on chance.

@@ -9,8 +9,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use super::blackhole::Blackhole;
 use super::pairs::{OWN, OWN_AGENT, OWN_SERVER, Stream, open};
-use super::target_server::{BANNER, Blackhole, TargetBehavior, TargetServer};
+use super::target_server::{BANNER, TargetBehavior, TargetServer};
 use super::{client_library, pattern, run_local};
 use crate::environment::{
     Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, Tokens, eventually, retry,

@@ -50,14 +50,14 @@ impl LeaseFixture<'_> {
             format!("--health-port={health}"),
             format!("--admin-port={admin}"),
             format!("--server-id={id}"),
-            "--server-count=1".to_owned(),
+            "--server-count=2".to_owned(),
             "--enable-lease-controller".to_owned(),
         ];
         (self.start(&format!("server-{id}"), "konnectivity-server", is_own, &flags), agents, health)
     }
 
-    /// An agent that counts Leases. Returns it with its port for health and metrics.
-    fn agent(&self, name: &str, is_own: bool, server: u16) -> (Process, u16) {
+    /// An agent that counts Leases, by `--server-count-source`. Returns it with its port for health and metrics.
+    fn agent(&self, name: &str, is_own: bool, server: u16, count_source: &str) -> (Process, u16) {
         let identity = self.cluster.authorities.client.client(name, name, &[], None);
         let health = free_port();
         let flags = [
@@ -71,6 +71,7 @@ impl LeaseFixture<'_> {
             format!("--admin-server-port={}", free_port()),
             format!("--agent-id={name}"),
             "--count-server-leases".to_owned(),
+            format!("--server-count-source={count_source}"),
         ];
         (self.start(name, "konnectivity-agent", is_own, &flags), health)
     }
@@ -132,10 +133,15 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
     assert_eq!((&ours.0, &ours.1, &ours.2), (&theirs.0, &theirs.1, &theirs.2));
     assert!(theirs.3.iter().all(|field| ours.3.contains(field)), "{ours:?} {theirs:?}");
 
-    let (_own, own_health) = fixture.agent("agent-own", true, port);
-    let (_reference, reference_health) = fixture.agent("agent-reference", false, port);
+    let (_own, own_health) = fixture.agent("agent-own", true, port, "default");
+    let (_reference, reference_health) = fixture.agent("agent-reference", false, port, "default");
+    let (_own_max, own_max_health) = fixture.agent("agent-own-max", true, port, "max");
+    let (_reference_max, reference_max_health) = fixture.agent("agent-reference-max", false, port, "max");
     let agents = [("our agent", own_health), ("the reference's agent", reference_health)];
+    // Each server says that there are two.
+    let agents_max = [("our agent, max", own_max_health), ("the reference's agent, max", reference_max_health)];
     wait_for_count(&agents, 3);
+    wait_for_count(&agents_max, 3);
 
     let metrics = |port: u16| plain_get(port, "/metrics").unwrap();
     assert_serves("agent", &metrics(own_health), &metrics(reference_health));
@@ -168,6 +174,8 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
     drop(three);
     // Only ours is left to collect it.
     fixture.wait_for_leases(&["four"]);
+    wait_for_count(&agents[..1], 1);
+    wait_for_count(&agents_max, 2);
     assert!(four.log().contains("the Lease of a server that no longer renews it was deleted"), "{}", four.log());
     // It has lists and a deletion.
     let own = metrics(four_health);

@@ -1,12 +1,15 @@
 //! Tests with the real Konnectivity server and agent.
 
 mod back_off;
+#[path = "../../../../src/konnectivity/blackhole.rs"]
+mod blackhole;
 mod client;
 mod client_library;
 mod defects;
 mod faults;
 mod flags;
 mod gateway;
+mod http_answers;
 mod interrupted_transfer;
 mod kube_apiserver;
 mod kubelet_streams;
@@ -78,6 +81,7 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: the reference's client library", client_library::conforms),
     ("konnectivity: metric families of the reference", metric_families::are_served),
     ("konnectivity: flags of the reference", flags::are_accepted),
+    ("konnectivity: HTTP answers of the reference", http_answers::are_alike),
     ("konnectivity: agents killed and restarted during transfers", soak::run),
     ("konnectivity: status page shows an agent that comes and goes", status_page::agent_comes_and_goes),
 ];
@@ -118,6 +122,15 @@ pub(super) const KUBE_APISERVER_TESTS: &[(&str, TestFn)] = &[
     ("konnectivity: kube-apiserver through the reference's server and narthex's agent, GRPC", |environment| {
         kube_apiserver::reaches_its_backends(environment, KonnectivityMode::GrpcUnix, pairs::OWN_AGENT);
     }),
+    ("konnectivity: kube-apiserver through narthex's server and the reference's agent, http-connect", |environment| {
+        kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectUnix, pairs::OWN_SERVER);
+    }),
+    (
+        "konnectivity: kube-apiserver through the reference's server and narthex's agent, http-connect over TLS",
+        |environment| {
+            kube_apiserver::reaches_its_backends(environment, KonnectivityMode::ConnectTls, pairs::OWN_AGENT);
+        },
+    ),
     ("konnectivity: steps of the how-to on a node, its manifests as containers", node::follows_the_how_to),
     ("konnectivity: B15, connections and TokenReviews when servers are missing", back_off::agents_back_off),
     ("konnectivity: Leases of servers, ours and the reference's", leases::leases_are_published_counted_and_collected),

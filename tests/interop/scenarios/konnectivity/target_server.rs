@@ -1,7 +1,7 @@
 //! TCP servers behind an agent.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::pattern;
@@ -92,40 +92,5 @@ fn serve(behavior: TargetBehavior, mut stream: TcpStream, report: &Sender<usize>
             }
         }
         TargetBehavior::NeverReads => {}
-    }
-}
-
-/// An address that accepts no connection: the queue of its listener is full.
-pub(super) struct Blackhole {
-    pub(super) address: SocketAddr,
-    listener: socket2::Socket,
-    _fillers: Vec<socket2::Socket>,
-}
-
-impl Blackhole {
-    pub(super) fn new() -> Blackhole {
-        let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let listener = socket();
-        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        listener.listen(0).unwrap();
-        let address = listener.local_addr().unwrap();
-        let fillers = (0..4).map(|_| {
-            let filler = socket();
-            filler.set_nonblocking(true).unwrap();
-            let _ = filler.connect(&address);
-            filler
-        });
-        let fillers = fillers.collect();
-        Blackhole { address: address.as_socket().unwrap(), listener, _fillers: fillers }
-    }
-
-    /// Accepts connections from now on, also those that wait, and keeps them open.
-    pub(super) fn open(self) {
-        std::thread::spawn(move || {
-            let mut accepted = Vec::new();
-            while let Ok((connection, _)) = self.listener.accept() {
-                accepted.push(connection);
-            }
-        });
     }
 }
