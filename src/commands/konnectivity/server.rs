@@ -127,12 +127,17 @@ impl KonnectivityListeners {
         let agents = problems.collect(bind(config.agent_address, "--agent-port"));
         let health = problems.collect(bind(config.health_address, "--health-port"));
         let admin = problems.collect(bind(config.admin_address, "--admin-port"));
-        let frontend = problems.collect(match &config.frontend {
+        let frontend = match &config.frontend {
             FrontendAddress::Tcp { address, .. } => {
-                bind(*address, "--server-port").map(|listener| (FrontendListener::Tcp(listener), None))
+                let listener = problems.collect(bind(*address, "--server-port"));
+                listener.map(|listener| (FrontendListener::Tcp(listener), None))
             }
-            FrontendAddress::Unix { path, delete_existing } => bind_frontend_socket(path, *delete_existing),
-        });
+            // A server that cannot start does not replace the socket of one that serves.
+            FrontendAddress::Unix { .. } if !problems.0.is_empty() => None,
+            FrontendAddress::Unix { path, delete_existing } => {
+                problems.collect(bind_frontend_socket(path, *delete_existing))
+            }
+        };
         match (agents, health, admin, frontend) {
             (Some(agents), Some(health), Some(admin), Some((frontend, socket_file))) => {
                 Ok(KonnectivityListeners { agents, frontend, socket_file, health, admin })
@@ -339,6 +344,7 @@ impl ListenerService {
                 let remote = socket.peer_addr()?;
                 let stream = Box::pin(handshake(socket, tls)).await.inspect_err(|error| {
                     let error = format!("TLS handshake failed: {}", crate::tls::describe_error(error));
+                    tracing::warn!(%remote, error, "connection of a client refused");
                     self.server.record_refused_connection("client", remote, &error);
                 })?;
                 let Some(stream) = stream else { return Ok(()) };
@@ -425,6 +431,9 @@ fn describe_frontend(mode: FrontendMode, frontend: &FrontendAddress) -> String {
 fn respond(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
     match request.path {
         "/healthz" => HealthResponse::text(StatusCode::OK, "ok"),
+        "/ready" | "/readyz" if server.is_draining() => {
+            HealthResponse::text(StatusCode::INTERNAL_SERVER_ERROR, "the server is shutting down")
+        }
         "/ready" | "/readyz" => match server.is_ready() {
             true => HealthResponse::text(StatusCode::OK, "ok"),
             false => HealthResponse::text(StatusCode::INTERNAL_SERVER_ERROR, "no connection to any proxy agent"),

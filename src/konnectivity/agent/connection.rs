@@ -164,12 +164,21 @@ impl ServerStream {
         };
         drop(closed);
         ended?;
-        // An orderly end for the server, too: of the stream, of HTTP/2 and of TLS.
-        let ServerStream { reader, mut send, send_request, mut connection, .. } = self;
-        let _ = send.send_data(Bytes::new().chain(Bytes::new()), true);
-        drop((reader, send, send_request));
-        let _ = timeout(CLOSE_TIMEOUT, &mut connection.0).await;
+        self.close().await;
         Ok(())
+    }
+
+    /// Ends the stream, HTTP/2 and TLS in order, so that the server does not take it for a broken connection.
+    pub(super) async fn close(self) {
+        let ServerStream { mut reader, mut send, send_request, mut connection, .. } = self;
+        let _ = send.send_data(Bytes::new().chain(Bytes::new()), true);
+        let ended = async {
+            // A stream that the server has not ended would be reset.
+            while let Ok(Some(_)) = reader.next().await {}
+            drop((reader, send, send_request));
+            let _ = (&mut connection.0).await;
+        };
+        let _ = timeout(CLOSE_TIMEOUT, ended).await;
     }
 }
 

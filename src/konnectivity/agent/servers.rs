@@ -218,7 +218,17 @@ impl KonnectivityAgent {
         self.reported_failure = None;
         self.state.set_failing(false);
         if self.state.is_connected_to(&stream.server_id) {
-            self.delay = self.delay.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
+            let before = self.delay;
+            self.delay = before.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
+            let connected = self.state.count_servers();
+            if before < MAX_DUPLICATE_DELAY && self.delay == MAX_DUPLICATE_DELAY && connected < servers {
+                tracing::warn!(
+                    connected,
+                    servers,
+                    "the other servers are not found; check --server-count of the servers, and that the load balancer also chooses the others"
+                );
+            }
+            tokio::task::spawn_local(stream.close());
             return;
         }
         self.delay = self.settings.sync_interval;

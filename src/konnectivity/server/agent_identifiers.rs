@@ -25,6 +25,8 @@ pub enum InvalidIdentifiers {
     Escape(String),
     /// An unknown key, with its name.
     Key(String),
+    /// A value of `cidr` that is no network.
+    Network(String),
 }
 
 impl std::fmt::Display for InvalidIdentifiers {
@@ -35,6 +37,9 @@ impl std::fmt::Display for InvalidIdentifiers {
                 write!(f, "fail to parse url encoded string: invalid URL escape \"{text}\"")
             }
             InvalidIdentifiers::Key(name) => write!(f, "unknown address type: {name}"),
+            InvalidIdentifiers::Network(value) => {
+                write!(f, "cidr={value} is no network; use one such as 10.0.0.0/8 or fd00::/8")
+            }
         }
     }
 }
@@ -45,22 +50,25 @@ impl AgentIdentifiers {
     /// # Errors
     /// An invalid escape.
     pub fn parse(text: &str) -> Result<AgentIdentifiers, InvalidIdentifiers> {
-        Ok(AgentIdentifiers::parse_with_unknown(text)?.0)
+        Ok(AgentIdentifiers::parse_leniently(text)?.0)
     }
 
-    /// Parses identifiers, and fails for unknown keys, as the agent of the reference does.
+    /// Parses identifiers, and fails for unknown keys, as the agent of the reference does, and for invalid networks.
     ///
     /// # Errors
-    /// An invalid escape or an unknown key.
+    /// An invalid escape, an unknown key or an invalid network.
     pub fn parse_strictly(text: &str) -> Result<AgentIdentifiers, InvalidIdentifiers> {
-        match AgentIdentifiers::parse_with_unknown(text)? {
-            (_, Some(key)) => Err(InvalidIdentifiers::Key(key)),
+        match AgentIdentifiers::parse_leniently(text)? {
+            (_, Some(ignored)) => Err(ignored),
             (identifiers, None) => Ok(identifiers),
         }
     }
 
-    fn parse_with_unknown(text: &str) -> Result<(AgentIdentifiers, Option<String>), InvalidIdentifiers> {
-        let (mut identifiers, mut default_route, mut unknown) = (AgentIdentifiers::default(), None, None);
+    /// Parses identifiers, and returns the first one that is ignored.
+    pub(super) fn parse_leniently(
+        text: &str,
+    ) -> Result<(AgentIdentifiers, Option<InvalidIdentifiers>), InvalidIdentifiers> {
+        let (mut identifiers, mut default_route, mut ignored) = (AgentIdentifiers::default(), None, None);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (key, value) = (unescape(key)?, unescape(value)?);
@@ -71,18 +79,20 @@ impl AgentIdentifiers {
                 },
                 "cidr" => match value.parse::<IpNet>() {
                     Ok(network) => identifiers.networks.push(network.trunc()),
-                    Err(_) => tracing::warn!(cidr = value, "agent announces a network that is none"),
+                    Err(_) => {
+                        ignored.get_or_insert(InvalidIdentifiers::Network(value));
+                    }
                 },
                 "default-route" => {
                     default_route.get_or_insert(matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"));
                 }
                 _ => {
-                    unknown.get_or_insert(key);
+                    ignored.get_or_insert(InvalidIdentifiers::Key(key));
                 }
             }
         }
         identifiers.is_default_route = default_route.unwrap_or(false);
-        Ok((identifiers, unknown))
+        Ok((identifiers, ignored))
     }
 
     /// Whether the agent announces exactly this destination.
@@ -139,5 +149,13 @@ mod tests {
         assert_eq!(AgentIdentifiers::parse("ipv5=1&host=a").unwrap().hosts, ["a"]);
         let error = AgentIdentifiers::parse_strictly("ipv5=1").unwrap_err();
         assert_eq!(error.to_string(), "unknown address type: ipv5");
+        assert_eq!(AgentIdentifiers::parse("cidr=10.0.0.0&host=a").unwrap().hosts, ["a"]);
+        for network in ["10.0.0.0", "10.0.0.0/33", "fd00::/129"] {
+            let error = AgentIdentifiers::parse_strictly(&format!("cidr={network}")).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("cidr={network} is no network; use one such as 10.0.0.0/8 or fd00::/8")
+            );
+        }
     }
 }

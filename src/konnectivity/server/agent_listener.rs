@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::agent_identifiers::AgentIdentifiers;
+use super::authority_rewriter::AuthorityRewriter;
 use super::backend::{AgentDescription, Backend};
 use super::grpc_response::{self, GrpcStatus};
 use super::service::KonnectivityServer;
@@ -37,7 +38,8 @@ const MAX_STREAMS: u32 = 16;
 const CALLS_END_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_AGENT_ID_BYTES: usize = 4 << 10;
 
-/// Serves the connection of an agent until it ends.
+/// Serves the connection of an agent until it ends. `:authority` may have any value: grpc-go with a client certificate sends
+/// the host of the server alone, and the address of an IPv6 server without brackets is no authority.
 pub async fn serve_agent_connection<S>(server: Arc<KonnectivityServer>, stream: S, remote: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -50,6 +52,7 @@ where
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_METADATA_BYTES)
         .max_concurrent_streams(MAX_STREAMS);
+    let stream = AuthorityRewriter::new(stream);
     let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if is_violation(&error) => {
@@ -182,7 +185,14 @@ fn read_metadata(headers: &HeaderMap) -> Result<AgentDescription, String> {
     let announced = values("agentidentifiers");
     let identifiers = match announced.as_slice() {
         [] => AgentIdentifiers::default(),
-        [text] => AgentIdentifiers::parse(text).map_err(|invalid| invalid.to_string())?,
+        [text] => {
+            let (identifiers, ignored) =
+                AgentIdentifiers::parse_leniently(text).map_err(|invalid| invalid.to_string())?;
+            if let Some(ignored) = ignored {
+                tracing::warn!(agent = agent_id, "identifier of an agent is ignored: {ignored}");
+            }
+            identifiers
+        }
         several => {
             return Err(format!(
                 "expected at most one set of agent Identifiers in the context, got [{}]",

@@ -1,7 +1,7 @@
 //! Replaces invalid `:authority` values in the requests of an HTTP/2 client.
 //!
-//! grpc-go sends the path of a Unix socket as `:authority`, escaped or not. That is no authority, and h2 resets such
-//! requests. Header blocks are decoded and encoded again here; other frames pass.
+//! grpc-go sends the path of a Unix socket as `:authority`, escaped or not, and an IPv6 address without brackets. These are
+//! no authorities, and h2 resets such requests. Header blocks are decoded and encoded again here; other frames pass.
 
 use std::io;
 use std::pin::Pin;

@@ -144,7 +144,8 @@ impl KonnectivityServer {
         }
     }
 
-    pub(super) fn is_draining(&self) -> bool {
+    /// Whether the server opens no more tunnels.
+    pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
     }
 

@@ -205,7 +205,8 @@ impl Konnectivity {
         let frontend_authority = Authority::new("front", &certificates);
         let cluster_authority = Authority::new("konnectivity", &certificates);
         let hosts: Vec<String> = (0..network::MAX_NETWORKS).map(network::host_address).collect();
-        let names: Vec<&str> = ["127.0.0.1", "localhost"].into_iter().chain(hosts.iter().map(String::as_str)).collect();
+        let names: Vec<&str> =
+            ["127.0.0.1", "::1", "localhost"].into_iter().chain(hosts.iter().map(String::as_str)).collect();
         let frontend_server = frontend_authority.server("front-server", &names);
         let cluster_server = cluster_authority.server("konnectivity-server", &names);
         let client = frontend_authority.client("gateway", "gateway", &[], None);

@@ -11,6 +11,7 @@ mod flags;
 mod gateway;
 mod http_answers;
 mod interrupted_transfer;
+mod ipv6;
 mod kube_apiserver;
 mod kubelet_streams;
 mod leases;
@@ -76,6 +77,7 @@ pub(super) const PAIR_TESTS: &[(&str, TestFn)] = &[
     }),
     ("konnectivity: narthex's agent is stopped", stopped_peers::stopped_agent),
     ("konnectivity: narthex's server is stopped", stopped_peers::stopped_server),
+    ("konnectivity: agents of a server with an IPv6 address", ipv6::agents_connect),
     ("konnectivity: a draining server is replaced, narthex's agent connects to its successor", replaced_server::run),
     ("konnectivity: network between narthex's server and agent drops packets", stopped_peers::partition),
     ("konnectivity: the reference's client library", client_library::conforms),
