@@ -47,6 +47,10 @@ impl DestinationPattern {
         if let Ok(network) = parse_cidr(text) {
             return Ok(DestinationPattern { hosts: HostPattern::Network(network), port: None });
         }
+        // An empty variable in a template would permit all ports. NO_PROXY has such entries, though.
+        if bare == BareName::Exact && text.ends_with(':') {
+            return Err("a port is missing after the colon");
+        }
         if let Some((address, bits)) = text.split_once('/') {
             return network_and_port(address, bits);
         }
@@ -238,6 +242,11 @@ mod tests {
         ] {
             assert!(DestinationPattern::parse(text, BareName::WithSubdomains).is_err(), "{text}");
         }
+        for text in ["10.0.0.1:", "[::1]:", "10.0.0.0/8:", "[fd00::/8]:", "*:", "a:"] {
+            let error = DestinationPattern::parse(text, BareName::Exact).unwrap_err();
+            assert_eq!(error, "a port is missing after the colon", "{text}");
+        }
+        assert!(DestinationPattern::parse("fd00::", BareName::Exact).is_ok());
     }
 
     #[test]

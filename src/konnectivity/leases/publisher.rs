@@ -33,8 +33,16 @@ pub async fn publish_lease(
 ) {
     let name = format!("konnectivity-proxy-server-{server_id}");
     let observed = ObservedLeases::default();
-    let mut publisher =
-        LeasePublisher { client, settings, server_id, name, renewed: None, is_shared: false, metrics, observed };
+    let mut publisher = LeasePublisher {
+        client,
+        settings,
+        server_id,
+        name,
+        acquire_time: now(),
+        is_acquired: false,
+        metrics,
+        observed,
+    };
     let mut reported = None;
     loop {
         let result = publisher.renew_and_collect().await;
@@ -57,8 +65,7 @@ pub async fn publish_lease(
             () = sleep(pause) => {}
         }
     }
-    let Some(version) = publisher.renewed.as_ref().filter(|_| !publisher.is_shared) else { return };
-    if let Err(why) = publisher.delete(&publisher.name, version).await.and_then(accept_deletion) {
+    if let Err(why) = publisher.release().await {
         tracing::warn!(lease = publisher.name, error = why, "cannot delete the Lease; it expires");
     }
 }
@@ -68,10 +75,9 @@ struct LeasePublisher {
     settings: LeaseSettings,
     server_id: String,
     name: String,
-    /// `resourceVersion` of the last renewal.
-    renewed: Option<String>,
-    /// Whether something else has changed the Lease between the last two renewals: a successor of the same id.
-    is_shared: bool,
+    /// `acquireTime` of the Lease, as long as no successor of the same id has acquired it.
+    acquire_time: String,
+    is_acquired: bool,
     metrics: Arc<KonnectivityServerMetrics>,
     observed: ObservedLeases,
 }
@@ -97,22 +103,37 @@ impl LeasePublisher {
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
                     "metadata": {"name": self.name, "namespace": self.settings.namespace},
-                    "spec": {"acquireTime": now()},
+                    "spec": {"acquireTime": self.acquire_time},
                 });
                 self.fill(&mut lease);
                 self.call(Method::POST, &list, Some(&lease)).await?
             }
             _ => {
                 let mut lease: Value = read_json(&succeeded(current)?)?;
-                let version = lease["metadata"]["resourceVersion"].as_str();
-                self.is_shared = self.renewed.is_some() && self.renewed.as_deref() != version;
+                if !self.is_acquired {
+                    lease["spec"]["acquireTime"] = json!(self.acquire_time);
+                }
                 self.fill(&mut lease);
                 self.call(Method::PUT, &path, Some(&lease)).await?
             }
         };
-        let renewed: ServerLease = read_json(&succeeded(response)?)?;
-        self.renewed = Some(renewed.metadata.resource_version);
+        succeeded(response)?;
+        self.is_acquired = true;
         Ok(())
+    }
+
+    /// Deletes the Lease of this process.
+    async fn release(&self) -> Result<(), String> {
+        let current = self.call(Method::GET, &format!("{}/{}", self.settings.path(), self.name), None).await?;
+        if current.status == 404 {
+            return Ok(());
+        }
+        let lease: ServerLease = read_json(&succeeded(current)?)?;
+        if lease.spec.and_then(|spec| spec.acquire_time).as_ref() != Some(&self.acquire_time) {
+            tracing::info!(lease = self.name, "the Lease stays: another server of this id has acquired it");
+            return Ok(());
+        }
+        accept_deletion(self.delete(&self.name, &lease.metadata.resource_version).await?)
     }
 
     fn fill(&self, lease: &mut Value) {
@@ -162,7 +183,7 @@ impl LeasePublisher {
     }
 }
 
-/// Whether the Lease is gone, or was renewed.
+/// Accepts that the Lease is gone, or was renewed meanwhile.
 fn accept_deletion(response: ApiResponse) -> Result<(), String> {
     if matches!(response.status, 404 | 409) { Ok(()) } else { succeeded(response).map(drop) }
 }

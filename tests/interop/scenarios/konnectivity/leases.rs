@@ -157,11 +157,13 @@ pub(super) fn leases_are_published_counted_and_collected(environment: &TestEnvir
     one.signal(Signal::TERM);
     one.wait();
     assert!(fixture.version("one").is_ok(), "{:?}", fixture.leases());
+    assert!(one.log().contains("another server of this id has acquired it"), "{}", one.log());
     let mut one = successor;
 
     // An orderly end deletes the Lease; without one it is collected by the others.
     one.signal(Signal::TERM);
     one.wait();
+    assert!(fixture.version("one").is_err(), "{:?}", fixture.leases());
     fixture.wait_for_leases(&["three", "two"]);
     wait_for_count(&agents[..1], 2);
     two.signal(Signal::KILL);
