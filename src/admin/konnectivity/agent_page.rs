@@ -23,7 +23,7 @@ impl PageReport for KonnectivityAgentReport {
 
     fn render_content(&self, now: SystemTime) -> String {
         let mut servers = Vec::from_iter(&self.servers);
-        servers.sort_by_key(|server| server.stalled_tunnels == 0);
+        servers.sort_by_key(|server| (server.stalled_tunnels == 0, !server.draining));
         let content = AgentContent {
             report: self,
             now,
@@ -48,7 +48,7 @@ struct AgentContent<'r> {
     summary: StatusSummary,
     attention: AttentionList,
     certificates: Vec<CertificateRow<'r>>,
-    /// Those with stalled tunnels first.
+    /// Those with stalled tunnels first, then draining ones.
     servers: Vec<&'r ConnectedServerReport>,
 }
 

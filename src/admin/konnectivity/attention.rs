@@ -52,7 +52,7 @@ impl KonnectivityAgentReport {
         found.extend(self.stalled_tunnels.iter().map(|tunnel| stalled("server", tunnel)));
         found.extend(failures("failed-dials", "dial failed", &self.failed_dials, now));
         for server in self.servers.iter().filter(|server| server.draining) {
-            let text = "draining: opens no further tunnels; the agent connects to its successor";
+            let text = format!("draining: opens no further tunnels; {} open", server.tunnels);
             found.push(AttentionReport::warning("servers", &server.server_id, text));
         }
         found

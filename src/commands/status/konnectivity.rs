@@ -163,7 +163,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::konnectivity::report::{ConnectedAgentReport, PendingDialReport};
+    use crate::konnectivity::report::{ConnectedAgentReport, ConnectedServerReport, PendingDialReport};
     use crate::tls::CertificateReport;
 
     fn now() -> SystemTime {
@@ -268,5 +268,45 @@ agent 10.0.0.9       1       30s   TLS handshake failed
         let wide = server_tables(&report, now(), true);
         assert!(wide.contains("cluster.crt   CN=server   in 5d   konnectivity.example,10.0.0.1\n"), "{wide}");
         assert!(wide.contains("10.0.0.1:4711   narthex/0.1.0   per tunnel\n"), "{wide}");
+    }
+
+    #[test]
+    fn status_of_a_konnectivity_agent_layout() {
+        let server = |address: &str, draining| ConnectedServerReport {
+            server_id: "server-1".into(),
+            address: address.into(),
+            since: "2026-11-19T23:59:30Z".into(),
+            draining,
+            flow_control: true,
+            tunnels: 2,
+            bytes_to_server: 2048,
+            bytes_from_server: 5,
+            ..ConnectedServerReport::default()
+        };
+        let report = KonnectivityAgentReport {
+            version: "0.1.0".into(),
+            started: "2026-11-19T23:00:00Z".into(),
+            phase: "serving".into(),
+            agent_id: "node-1".into(),
+            known_servers: 1,
+            servers: vec![server("10.0.0.1:8132", true), server("10.0.0.2:8132", false)],
+            endpoint_connections: 4,
+            ..KonnectivityAgentReport::default()
+        };
+        assert_eq!(
+            agent_tables(&report, now(), true),
+            "\
+OK: 1 server, 4 tunnels; 1 server draining
+
+Needs attention:
+  warning: server-1: draining: opens no further tunnels; 2 open
+
+Narthex 0.1.0, Konnectivity agent node-1, serving, up 60m, 4 connections to targets, 0 dials pending
+
+SERVER     ADDRESS         STATE      TUNNELS   STALLED   SENT      RECEIVED   SINCE   FLOW CONTROL
+server-1   10.0.0.1:8132   draining   2         0         2.0 KiB   5 B        30s     per tunnel
+server-1   10.0.0.2:8132   serving    2         0         2.0 KiB   5 B        30s     per tunnel
+"
+        );
     }
 }

@@ -50,15 +50,15 @@ where
                 };
                 return Box::pin(relay_tunnel(&server, socket, tunnel, &address)).await;
             }
-            Ok(ConnectRequest::OtherMethod(body_bytes)) => {
+            Ok(ConnectRequest::OtherMethod { is_last }) => {
                 const BODY: &str = "this proxy only supports CONNECT passthrough\n";
                 let head = format!(
-                    "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {}\r\n\r\n{BODY}",
-                    BODY.len()
+                    "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {}\r\n{}\r\n{BODY}",
+                    BODY.len(),
+                    if is_last { "Connection: close\r\n" } else { "" },
                 );
                 is_first = false;
-                // A request with a body ends the connection: the body is not read.
-                if socket.write_all(head.as_bytes()).await.is_err() || socket.flush().await.is_err() || body_bytes {
+                if socket.write_all(head.as_bytes()).await.is_err() || socket.flush().await.is_err() || is_last {
                     return ConnectEnd::Closed;
                 }
             }
@@ -192,8 +192,10 @@ fn error_response(status: &str, body: &str) -> String {
 enum ConnectRequest {
     /// A tunnel to this host and port.
     Connect(String),
-    /// Another method; whether a body follows.
-    OtherMethod(bool),
+    /// Another method; whether the connection ends after its response.
+    OtherMethod {
+        is_last: bool,
+    },
     Invalid,
     /// The client closed the connection.
     End,
@@ -230,7 +232,12 @@ fn parse_request(bytes: &[u8]) -> Option<(ConnectRequest, usize)> {
     };
     if request.method != Some("CONNECT") {
         let has_body = header("transfer-encoding").is_some() || header("content-length").is_some_and(|it| it != "0");
-        return Some((ConnectRequest::OtherMethod(has_body), length));
+        let connection = header("connection").map(|tokens| tokens.to_ascii_lowercase());
+        let has_token =
+            |token: &str| connection.as_deref().is_some_and(|it| it.split(',').any(|it| it.trim() == token));
+        // The body is not read.
+        let is_last = has_body || has_token("close") || request.version == Some(0) && !has_token("keep-alive");
+        return Some((ConnectRequest::OtherMethod { is_last }, length));
     }
     // As net/http: the authority form, or the Host header when the target is a path.
     let target = request.path.unwrap_or_default();
@@ -250,8 +257,12 @@ mod tests {
         assert_eq!(parse("CONNECT [::1]:1 HTTP/1.0\r\n\r\nearly"), connect("[::1]:1"));
         assert_eq!(parse("CONNECT / HTTP/1.1\r\nHost: b:2\r\n\r\n"), connect("b:2"));
         assert_eq!(parse("CONNECT a:1 HTTP/1.1\r\nHost"), None);
-        assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Some(ConnectRequest::OtherMethod(false)));
-        assert_eq!(parse("PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), Some(ConnectRequest::OtherMethod(true)));
+        let other = |is_last| Some(ConnectRequest::OtherMethod { is_last });
+        assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), other(false));
+        assert_eq!(parse("PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), other(true));
+        assert_eq!(parse("GET / HTTP/1.1\r\nConnection: a, Close\r\n\r\n"), other(true));
+        assert_eq!(parse("GET / HTTP/1.0\r\n\r\n"), other(true));
+        assert_eq!(parse("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), other(false));
         assert_eq!(parse("\x16\x03\x01"), Some(ConnectRequest::Invalid));
     }
 

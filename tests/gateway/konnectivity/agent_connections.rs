@@ -48,6 +48,9 @@ async fn konnectivity_b15_missing_servers_are_sought_with_back_off() {
     // The connection that it has is not touched.
     check_connect(&server.socket, start_echo()).await;
     assert!(!agent.log_lines().iter().any(|line| line.contains("broke")));
+    server.process.wait_for_log(&["agent disconnected"]).await;
+    let log = server.process.log_lines();
+    assert!(!log.iter().any(|line| line.contains(" WARN ")), "{log:?}");
 }
 
 /// The agent answers a dial that is pending when it is asked to end.

@@ -69,6 +69,10 @@ impl KonnectivityProcess {
         eventually("the end of the process", async || child.borrow_mut().try_wait().unwrap()).await.code()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub(crate) fn descriptor_count(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
@@ -95,7 +99,7 @@ pub(crate) struct ServerProcess {
     pub(crate) socket: PathBuf,
     pub(crate) agent_port: u16,
     pub(crate) admin: u16,
-    health: u16,
+    pub(crate) health: u16,
 }
 
 /// The certificates of servers (`konnectivity.crt`) and agents (`agent.crt`).
@@ -158,7 +162,8 @@ impl ServerProcess {
         self.get("/metrics")
     }
 
-    fn get(&self, path: &str) -> String {
+    /// The response of its health port.
+    pub(crate) fn get(&self, path: &str) -> String {
         let mut response = String::new();
         let mut stream = TcpStream::connect(("127.0.0.1", self.health)).unwrap();
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();

@@ -88,7 +88,7 @@ async fn konnectivity_agent_that_syncs_forever_finds_further_servers() {
         command.args(agent_arguments(&environment, id, "127.0.0.1", balancer)).arg("--sync-interval=200ms").args(more);
         KonnectivityProcess::spawn(command)
     };
-    let _content = command("content", &[]);
+    let _satisfied = command("satisfied", &[]);
     first[0].wait_for_agents(1).await;
     let _seeking = command("seeking", &["--sync-forever"]);
     first[0].wait_for_agents(2).await;

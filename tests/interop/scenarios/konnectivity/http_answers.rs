@@ -1,5 +1,6 @@
 //! Answers of narthex's server and agent on their HTTP ports and to CONNECT clients, beside those of the reference.
 
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -10,9 +11,10 @@ use rustix::process::Signal;
 use super::pairs::OWN;
 use crate::environment::{Konnectivity, KonnectivityMode, KonnectivityPair, TestEnvironment, eventually, free_port};
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// After this time without a byte, a connection stays open.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request, and the status line, content type and body of its response.
+/// A request, and the status line, content type, body and end of its response.
 type Answer = (String, String);
 
 const HEALTH_PATHS: [&str; 10] = [
@@ -29,9 +31,10 @@ const HEALTH_PATHS: [&str; 10] = [
 ];
 
 /// Requests of clients that get no tunnel. PORT is a port where nothing listens.
-const CONNECT_REQUESTS: [&str; 9] = [
+const CONNECT_REQUESTS: [&str; 10] = [
     "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     "GET http://127.0.0.1:PORT/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "POST /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab",
     "garbage\r\n\r\n",
     "CONNECT 127.0.0.1:PORT HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n",
@@ -46,10 +49,12 @@ fn exchange(mut stream: impl std::io::Read + std::io::Write, request: &str) -> S
     let mut response = Vec::new();
     // A server may reset the connection after its response.
     let end = stream.read_to_end(&mut response);
+    let is_open = end.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
     let response = String::from_utf8(response).unwrap();
     let Some((head, body)) = response.split_once("\r\n\r\n") else { return format!("{response:?} {end:?}") };
     let kind = head.lines().find(|line| line.to_ascii_lowercase().starts_with("content-type:")).unwrap_or_default();
-    format!("{} {} {body:?}", head.lines().next().unwrap_or_default(), kind.to_ascii_lowercase())
+    let end = if is_open { "stays open" } else { "ends" };
+    format!("{} {} {body:?} {end}", head.lines().next().unwrap_or_default(), kind.to_ascii_lowercase())
 }
 
 fn get(port: u16, path: &str) -> String {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::pairs::{OWN, OWN_AGENT, echo_back, open};
 use super::run_local;
@@ -22,6 +22,8 @@ pub(super) fn run(environment: &TestEnvironment) {
                 let mut tunnel = open(&konnectivity, target.port).await;
                 timeout(TIMEOUT, echo_back(&mut tunnel, b"before")).await.expect("an echo");
                 konnectivity.server.signal(Signal::TERM);
+                // Before its grace period of 30 s.
+                let deadline = Instant::now() + Duration::from_secs(25);
                 let mut draining = konnectivity.start_successor();
                 konnectivity.wait_for_agents(1);
                 let mut other = open(&konnectivity, target.port).await;
@@ -37,8 +39,7 @@ pub(super) fn run(environment: &TestEnvironment) {
                         }
                     }
                 };
-                // Before its grace period of 30 s.
-                let status = timeout(Duration::from_secs(20), exit).await;
+                let status = timeout_at(deadline, exit).await;
                 assert!(status.is_ok_and(|status| status.success()), "{name}, {mode:?}: {}", draining.log());
                 timeout(TIMEOUT, echo_back(&mut other, b"after")).await.expect("the other tunnel to go on");
             });
