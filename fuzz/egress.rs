@@ -247,7 +247,7 @@ fn konnectivity_agent_identifiers() {
         let parsed = AgentIdentifiers::parse(&text);
         // What the strict agent accepts, the server reads in the same way.
         if let Ok(strict) = AgentIdentifiers::parse_strictly(&text) {
-            assert_eq!(parsed, Ok(strict));
+            assert_eq!(parsed, Ok((strict, None)));
         }
     });
 }

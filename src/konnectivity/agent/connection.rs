@@ -171,7 +171,7 @@ impl ServerStream {
     /// Ends the stream, HTTP/2 and TLS in order, so that the server does not take it for a broken connection.
     pub(super) async fn close(self) {
         let ServerStream { mut reader, mut send, send_request, mut connection, .. } = self;
-        let _ = send.send_data(Bytes::new().chain(Bytes::new()), true);
+        let _ = end_stream(&mut send);
         let ended = async {
             // A stream that the server has not ended would be reset.
             while let Ok(Some(_)) = reader.next().await {}
@@ -186,13 +186,18 @@ impl ServerStream {
 /// then ends it, too.
 async fn write(multiplexer: &TunnelMultiplexer, send: &mut SendStream<PacketFrame>) -> String {
     match multiplexer.write(send).await {
-        Ok(()) if multiplexer.is_finishing() => match send.send_data(Bytes::new().chain(Bytes::new()), true) {
+        Ok(()) if multiplexer.is_finishing() => match end_stream(send) {
             Ok(()) => pending().await,
             Err(error) => error.to_string(),
         },
         Ok(()) => "the server does not read".to_owned(),
         Err(error) => error.to_string(),
     }
+}
+
+/// Ends the agent's side of the stream after what was sent.
+fn end_stream(send: &mut SendStream<PacketFrame>) -> Result<(), h2::Error> {
+    send.send_data(Bytes::new().chain(Bytes::new()), true)
 }
 
 /// Finishes the stream when the server has announced its end (GOAWAY) and no tunnel is left: a server of the reference that

@@ -45,29 +45,23 @@ impl std::fmt::Display for InvalidIdentifiers {
 }
 
 impl AgentIdentifiers {
-    /// Parses identifiers. Unknown keys are ignored, as the server of the reference does.
-    ///
-    /// # Errors
-    /// An invalid escape.
-    pub fn parse(text: &str) -> Result<AgentIdentifiers, InvalidIdentifiers> {
-        Ok(AgentIdentifiers::parse_leniently(text)?.0)
-    }
-
     /// Parses identifiers, and fails for unknown keys, as the agent of the reference does, and for invalid networks.
     ///
     /// # Errors
     /// An invalid escape, an unknown key or an invalid network.
     pub fn parse_strictly(text: &str) -> Result<AgentIdentifiers, InvalidIdentifiers> {
-        match AgentIdentifiers::parse_leniently(text)? {
+        match AgentIdentifiers::parse(text)? {
             (_, Some(ignored)) => Err(ignored),
             (identifiers, None) => Ok(identifiers),
         }
     }
 
-    /// Parses identifiers, and returns the first one that is ignored.
-    pub(super) fn parse_leniently(
-        text: &str,
-    ) -> Result<(AgentIdentifiers, Option<InvalidIdentifiers>), InvalidIdentifiers> {
+    /// Parses identifiers. Unknown keys are ignored, as the server of the reference does, and invalid networks; also returns
+    /// the first that is ignored.
+    ///
+    /// # Errors
+    /// An invalid escape.
+    pub fn parse(text: &str) -> Result<(AgentIdentifiers, Option<InvalidIdentifiers>), InvalidIdentifiers> {
         let (mut identifiers, mut default_route, mut ignored) = (AgentIdentifiers::default(), None, None);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -131,7 +125,7 @@ mod tests {
     #[test]
     fn agent_identifiers_parse_like_go_query() {
         let text = "host=Node-1&ipv4=10.0.0.1&ipv6=2001:DB8::1&ipv6=2001%3Adb8%3A0%3A%3A2&cidr=10.1.2.3/8&default-route=true&default-route=false";
-        let identifiers = AgentIdentifiers::parse(text).unwrap();
+        let identifiers = AgentIdentifiers::parse(text).unwrap().0;
         assert!(identifiers.is_default_route);
         for host in ["node-1", "NODE-1", "10.0.0.1", "2001:db8:0::1", "2001:db8::2", "::ffff:10.0.0.1"] {
             assert!(identifiers.has_host(host), "{host}");
@@ -146,10 +140,10 @@ mod tests {
     fn agent_identifiers_errors_of_the_reference() {
         let error = AgentIdentifiers::parse("ipv4=%zz").unwrap_err();
         assert_eq!(error.to_string(), "fail to parse url encoded string: invalid URL escape \"%zz\"");
-        assert_eq!(AgentIdentifiers::parse("ipv5=1&host=a").unwrap().hosts, ["a"]);
+        assert_eq!(AgentIdentifiers::parse("ipv5=1&host=a").unwrap().0.hosts, ["a"]);
         let error = AgentIdentifiers::parse_strictly("ipv5=1").unwrap_err();
         assert_eq!(error.to_string(), "unknown address type: ipv5");
-        assert_eq!(AgentIdentifiers::parse("cidr=10.0.0.0&host=a").unwrap().hosts, ["a"]);
+        assert_eq!(AgentIdentifiers::parse("cidr=10.0.0.0&host=a").unwrap().0.hosts, ["a"]);
         for network in ["10.0.0.0", "10.0.0.0/33", "fd00::/129"] {
             let error = AgentIdentifiers::parse_strictly(&format!("cidr={network}")).unwrap_err();
             assert_eq!(

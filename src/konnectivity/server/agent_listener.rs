@@ -186,8 +186,7 @@ fn read_metadata(headers: &HeaderMap) -> Result<AgentDescription, String> {
     let identifiers = match announced.as_slice() {
         [] => AgentIdentifiers::default(),
         [text] => {
-            let (identifiers, ignored) =
-                AgentIdentifiers::parse_leniently(text).map_err(|invalid| invalid.to_string())?;
+            let (identifiers, ignored) = AgentIdentifiers::parse(text).map_err(|invalid| invalid.to_string())?;
             if let Some(ignored) = ignored {
                 tracing::warn!(agent = agent_id, "identifier of an agent is ignored: {ignored}");
             }

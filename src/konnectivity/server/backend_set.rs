@@ -154,7 +154,7 @@ mod tests {
     fn backend(agent_id: &str, identifiers: &str) -> Arc<Backend> {
         let agent = AgentDescription {
             agent_id: agent_id.to_owned(),
-            identifiers: AgentIdentifiers::parse(identifiers).unwrap(),
+            identifiers: AgentIdentifiers::parse(identifiers).unwrap().0,
             identifiers_text: identifiers.to_owned(),
             program: String::new(),
             windows: None,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderValue};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -12,6 +14,7 @@ use super::backend::TunnelDialFailure;
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::konnectivity::multiplexer::{MIN_SHARED_BYTES, MultiplexedTunnel};
 use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
+use crate::message::hop_by_hop::has_token;
 use crate::observe::metrics::KonnectivityDialFailure;
 
 /// Time for a client to send its request head, as ReadHeaderTimeout of the reference.
@@ -232,11 +235,13 @@ fn parse_request(bytes: &[u8]) -> Option<(ConnectRequest, usize)> {
     };
     if request.method != Some("CONNECT") {
         let has_body = header("transfer-encoding").is_some() || header("content-length").is_some_and(|it| it != "0");
-        let connection = header("connection").map(|tokens| tokens.to_ascii_lowercase());
-        let has_token =
-            |token: &str| connection.as_deref().is_some_and(|it| it.split(',').any(|it| it.trim() == token));
+        let connection: HeaderMap = (request.headers.iter())
+            .filter(|header| header.name.eq_ignore_ascii_case("connection"))
+            .filter_map(|header| Some((CONNECTION, HeaderValue::from_bytes(header.value).ok()?)))
+            .collect();
+        let has_option = |option| has_token(&connection, &CONNECTION, option);
         // The body is not read.
-        let is_last = has_body || has_token("close") || request.version == Some(0) && !has_token("keep-alive");
+        let is_last = has_body || has_option("close") || request.version == Some(0) && !has_option("keep-alive");
         return Some((ConnectRequest::OtherMethod { is_last }, length));
     }
     // As net/http: the authority form, or the Host header when the target is a path.
@@ -261,6 +266,7 @@ mod tests {
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), other(false));
         assert_eq!(parse("PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), other(true));
         assert_eq!(parse("GET / HTTP/1.1\r\nConnection: a, Close\r\n\r\n"), other(true));
+        assert_eq!(parse("GET / HTTP/1.1\r\nConnection: close\r\nConnection: a\r\n\r\n"), other(true));
         assert_eq!(parse("GET / HTTP/1.0\r\n\r\n"), other(true));
         assert_eq!(parse("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), other(false));
         assert_eq!(parse("\x16\x03\x01"), Some(ConnectRequest::Invalid));
