@@ -19,6 +19,14 @@ kills COUNT="1000":
 crd-churn MINUTES="60":
     NARTHEX_TEST_CHURN_MINUTES={{MINUTES}} cargo test --locked --test gateway -- --nocapture definitions_come_and_go
 
+# Requests of one user that need much work, for so many minutes; says what another user and the memory notice
+hostile-soak MINUTES="60":
+    NARTHEX_TEST_HOSTILE_MINUTES={{MINUTES}} cargo test --locked --test gateway -- --nocapture hostile_requests_leave
+
+# Instructions of a request with 10 times the items of a list, for all lists of all kinds; some minutes, needs valgrind
+list-costs:
+    cargo test --locked --lib -- --nocapture --ignored instructions_of_lists
+
 # Networks, disks, clocks and processes that fail under load: a table of what became of the requests
 faults *ARGS:
     tests/faults/run {{ARGS}}
@@ -56,7 +64,7 @@ docs *ARGS:
     @command -v mdbook >/dev/null || { echo "mdbook is not installed: run 'cargo install mdbook', or read docs/SUMMARY.md as plain files" >&2; exit 1; }
     mdbook build {{ARGS}}
 
-# A gateway with an example API behind it, in one process
+# A gateway with sample custom resources
 quickstart *ARGS:
     cargo run --locked --release -- quickstart {{ARGS}}
 

@@ -7,16 +7,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use narthex::authenticate::{
+    AuthenticatedUser, Authenticator, GroupFilter, Peer, RequestHeaderConfig, Settings as AuthenticationSettings,
+};
+use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
 use narthex::kubeapi::continue_token::ContinueToken;
 use narthex::kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
 use narthex::kubeapi::list_options::ListOptions;
 use narthex::kubeapi::yaml::read_yaml;
 use narthex::kubeapi::{CanonicalPath, Query, RequestInfo};
 use narthex::patch::{JsonPatch, MergePatch, StrategicPatch};
-use narthex::process::Drain;
+use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
 use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, create_initial_objects};
+use narthex::route::Dealer;
 use narthex::storage::MemoryStore;
+use narthex::tls::ClientTrust;
 use narthex::watch_cache::{Collections, HistoryLimits};
 use serde_json::Value;
 
@@ -353,7 +359,7 @@ fn stored_object_requests() {
         min_request_timeout: Duration::from_secs(60),
         request_timeout: Duration::from_secs(60),
         catalog: Arc::default(),
-        validation: narthex::rest::ValidationSettings::default(),
+        validation: narthex::kinds::ValidationSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
     let clock: narthex::storage::Clock = Arc::new(|| 1_000_000);
@@ -361,9 +367,10 @@ fn stored_object_requests() {
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
     local.block_on(&runtime, create_initial_objects(&api)).unwrap();
     let notifier = api.collections().notifier();
-    let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier));
+    let user = local.block_on(&runtime, anonymous_user());
+    let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier, user));
     bolero::check!().with_iterations(2000).with_max_len(24).for_each(move |bytes: &[u8]| {
-        let std::panic::AssertUnwindSafe((runtime, local, api, notifier)) = &fixture;
+        let std::panic::AssertUnwindSafe((runtime, local, api, notifier, user)) = &fixture;
         let [kind, verb, rest @ ..] = bytes else { return };
         let media_type = MEDIA_TYPES[usize::from(*verb) % MEDIA_TYPES.len()];
         let body = match media_type {
@@ -384,12 +391,37 @@ fn stored_object_requests() {
         let info = RequestInfo::parse(&method, &path, &query).unwrap();
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-        let request = ApiRequest { info: &info, query: &query, headers: &headers, body: body.into() };
-        let response = local.block_on(runtime, api.respond(&request, notifier));
+        let hand = Dealer::default().hand("fuzz");
+        let response = local.block_on(runtime, async {
+            let authorizer = Authorizer::default();
+            let actor = EffectiveUser::from_authenticated(user).unwrap();
+            let permit = authorizer.authorize(&actor, info).await.unwrap();
+            let (info, creation) = (permit.request(), &CreateAuthorization::new(&authorizer, &permit));
+            let (query, headers) = (&query, &headers);
+            let request = ApiRequest { info, query, headers, body: body.into(), hand, deadline: None, creation };
+            api.respond(&request, notifier).await
+        });
         if let Err(FailedRequest { status, .. }) = response {
             // Directives that do not fit the object are 500, as upstream.
             let is_unmergeable = is_patch && status.code == 500 && status.reason.is_empty();
             assert!(status.code < 500 || is_unmergeable, "{status:?}");
         }
     });
+}
+
+/// The user of requests without credentials.
+async fn anonymous_user() -> AuthenticatedUser {
+    let authenticator = Authenticator::new(AuthenticationSettings {
+        trust: Published::new(ClientTrust::default()).1,
+        request_headers: RequestHeaderConfig::default(),
+        tokens: None,
+        jwt: None,
+        group_filter: GroupFilter::default(),
+        token_reviews: Vec::new(),
+        audiences: Vec::new(),
+        anonymous: true,
+        auth_header_names: Vec::new(),
+    });
+    let peer = Peer::new(([127, 0, 0, 1], 1).into(), Vec::new());
+    authenticator.authenticate(&peer, "/", &mut HeaderMap::new()).await.expect("anonymous requests are allowed")
 }

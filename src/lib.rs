@@ -80,6 +80,9 @@ pub mod forward;
 // Resources of the embedded API server: names, versions, message types, columns.
 pub mod resources;
 
+// Rules of the kinds: selectable fields, preparation, validation, warnings, columns.
+pub mod kinds;
+
 // Embedded API server: the verbs of stored objects.
 pub mod rest;
 

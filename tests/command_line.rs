@@ -1,6 +1,8 @@
 //! The command line: output streams and exit codes.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 
 fn narthex(line: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
@@ -28,7 +30,7 @@ fn help_version_and_completion_printed_to_stdout() {
 
 #[test]
 fn manual_pages_are_accepted_by_mandoc() {
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual-pages");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual-pages");
     let _ = std::fs::remove_dir_all(&directory);
     let output = narthex(&["man", "--output-dir", directory.to_str().expect("UTF-8")], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -108,7 +110,7 @@ fn check_names_the_section_about_a_finding() {
     let errors = text(&output.stderr);
     assert_eq!(errors.matches("ServiceNotFound").count(), 2, "{errors}");
     let links: Vec<&str> = errors.lines().filter(|line| line.starts_with("narthex: see ")).collect();
-    assert_eq!(links, ["narthex: see docs/operations/troubleshooting.md#service-not-resolved"], "{errors}");
+    assert_eq!(links, ["narthex: see narthex help troubleshooting service-not-resolved"], "{errors}");
 }
 
 #[test]
@@ -273,11 +275,122 @@ fn identity_header_names_reserved_by_http_refused() {
     assert!(text(&output.stderr).contains("--requestheader-extra-headers-prefix: \"content-\" "));
 }
 
+/// A gateway with a store, whose log has been read up to its last line about the start.
+struct StoreGateway {
+    process: Child,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl StoreGateway {
+    fn start(data: &Path) -> StoreGateway {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+        command.args(["gateway", "--data-dir"]).arg(data).args(["--secure-port=0", "--admin-address=127.0.0.1:0"]);
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("the gateway starts");
+        let mut log = BufReader::new(process.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        while !line.contains("objects are stored") {
+            line.clear();
+            assert!(log.read_line(&mut line).expect("text") > 0, "the gateway has ended");
+        }
+        StoreGateway { process, log }
+    }
+
+    /// Ends it in order; returns the rest of its log.
+    fn stop(mut self) -> String {
+        let id = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).expect("text");
+        assert!(self.process.wait().expect("it ends").success(), "{rest}");
+        rest
+    }
+}
+
 #[test]
-fn socket_path_of_quickstart_too_long() {
-    let directory = tempfile::tempdir().unwrap();
-    let data = directory.path().join("d".repeat(120));
-    let output = narthex(&["quickstart", "--data-dir", &data.display().to_string()], &[]);
+fn failed_second_start_writes_no_file_and_orderly_stop_warns_of_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = StoreGateway::start(folder.path());
+    let files = || {
+        let mut found = Vec::new();
+        for entry in
+            std::fs::read_dir(folder.path()).unwrap().chain(std::fs::read_dir(folder.path().join("pki")).unwrap())
+        {
+            let path = entry.unwrap().path();
+            if path.is_file() && !path.to_string_lossy().contains("store.db") {
+                found.push((path.clone(), std::fs::read(path).unwrap()));
+            }
+        }
+        found.sort();
+        found
+    };
+    let before = files();
+    assert!(before.iter().any(|(path, _)| path.ends_with("admin.kubeconfig")), "{before:?}");
+    let data = folder.path().to_str().expect("UTF-8");
+    let second = ["gateway", "--data-dir", data, "--secure-port=0", "--admin-address=127.0.0.1:0"];
+    let output = narthex(&second, &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("choose a shorter --data-dir"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains(&format!("is in use by process {}", gateway.process.id())));
+    assert!(files() == before, "a file was written");
+    let rest = gateway.stop();
+    let warnings: Vec<&str> = rest.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
+    assert!(warnings.is_empty(), "{warnings:#?}");
+}
+
+#[test]
+fn store_backup_verify_and_check_of_damaged_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let gateway = StoreGateway::start(folder.path());
+    let output = narthex(&["store", "backup", "--data-dir", &path(""), &path("backup.db")], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("namespaces                          4\n"), "{}", text(&output.stdout));
+    std::fs::copy(path("store.db"), path("copy.db")).unwrap();
+    gateway.stop();
+    for line in [&["store", "verify", &path("backup.db")][..], &["store", "verify", "--store-file", &path("store.db")]]
+    {
+        let output = narthex(line, &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(": no damage found\nrevision "), "{}", text(&output.stdout));
+    }
+    assert_eq!(exit_code(&["check", "gateway", "--store-file", &path("backup.db")], &[]), 0);
+    // A value of a row, which SQLite itself does not miss.
+    let mut bytes = std::fs::read(path("store.db")).unwrap();
+    let name = b"kube-node-lease\"";
+    let places: Vec<usize> =
+        bytes.windows(name.len()).enumerate().filter(|(_, part)| part == name).map(|(at, _)| at).collect();
+    assert!(!places.is_empty());
+    places.into_iter().for_each(|at| bytes[at] = b'K');
+    std::fs::write(path("damaged.db"), bytes).unwrap();
+    for (name, words) in [("damaged.db", "the row does not match its checksum"), ("copy.db", "without its log")] {
+        for line in [&["check", "gateway", "--store-file", &path(name)][..], &["store", "verify", &path(name)]] {
+            let output = narthex(line, &[]);
+            let errors = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{line:?}: {errors}");
+            assert!(
+                errors.contains(words) && errors.contains("see narthex help store-backup after-damage"),
+                "{errors}"
+            );
+        }
+    }
+}
+
+#[test]
+fn help_prints_commands_pages_and_sections() {
+    let help = |line: &[&str]| text(&narthex(line, &[]).stdout);
+    assert_eq!(help(&["help", "pki", "issue"]), help(&["pki", "issue", "--help"]));
+    assert!(help(&["help"]).contains("quickstart"));
+    assert!(help(&["help", "troubleshooting"]).starts_with("# Troubleshooting\n"));
+    let section = help(&["help", "store-backup", "after-damage"]);
+    assert!(section.starts_with("## After damage\n") && !section.contains("## Upgrade"), "{section}");
+    let unknown = narthex(&["help", "moon"], &[]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains("store-backup, store-file, troubleshooting"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn status_wait_fails_when_nothing_answers() {
+    let output = narthex(&["status", "--wait=10ms", "--admin-address=127.0.0.1:1"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("not ready within 10ms: cannot connect"), "{}", text(&output.stderr));
+    assert_eq!(exit_code(&["status", "--wait=soon"], &[]), 2);
 }

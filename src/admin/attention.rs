@@ -1,10 +1,14 @@
 //! What needs the attention of an operator, with the object, the reason and since when.
 
+use std::collections::HashSet;
 use std::time::SystemTime;
 
 use super::attention_report::AttentionReport;
 use super::expiry::certificate_attention;
 use super::status_report::{ApiServiceReport, EgressReport, EndpointReport, StatusReport};
+
+/// CustomResourceDefinitions that one entry names, at most.
+const MAX_NAMED: usize = 5;
 
 impl StatusReport {
     /// What needs attention at `now`, failures first.
@@ -36,8 +40,8 @@ impl StatusReport {
             ("registry", &self.registry_problems, "the last good state of the object is in use"),
             ("file", &self.file_problems, "the last good content is in use"),
         ] {
-            let line = |problem: &String| AttentionReport::failure("process", subject, format!("{problem} ({text})"));
-            found.extend(problems.iter().map(line));
+            let report = |problem: &String| AttentionReport::failure("process", subject, format!("{problem} ({text})"));
+            found.extend(problems.iter().map(report));
         }
         for control_plane in self.control_planes.iter().filter(|of| of.is_failed()) {
             found.push(AttentionReport::failure("control-planes", &control_plane.name, control_plane.problem_line()));
@@ -70,8 +74,22 @@ impl StatusReport {
             let text = format!("watch of the registry fails: {}", cluster.failure);
             found.push(AttentionReport::warning("process", &cluster.server, text).since(&cluster.failing_since));
         }
-        for (subject, problems) in [("document", &self.document_problems), ("warning", &self.registry_warnings)] {
-            found.extend(problems.iter().map(|problem| AttentionReport::warning("process", subject, problem)));
+        // That the documents of an unavailable backend cannot be fetched is told by its failure.
+        let failing: HashSet<&str> =
+            self.apiservices.iter().filter(|one| one.is_failing()).map(|one| one.name.as_str()).collect();
+        let has_cause = |problem: &&String| problem.split(": ").next().is_some_and(|name| failing.contains(name));
+        let documents = self.document_problems.iter().filter(|problem| !has_cause(problem));
+        found.extend(documents.map(|problem| AttentionReport::warning("process", "document", problem)));
+        let warnings = self.registry_warnings.iter();
+        found.extend(warnings.map(|problem| AttentionReport::warning("process", "warning", problem)));
+        let unenforced =
+            self.storage.as_ref().map_or(Default::default(), |storage| storage.unenforced_definitions.as_slice());
+        if !unenforced.is_empty() {
+            let named = unenforced.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = unenforced.len().saturating_sub(MAX_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let text = format!("rules (x-kubernetes-validations) are not enforced: {named}{more}");
+            found.push(AttentionReport::warning("stored", "CustomResourceDefinitions", text));
         }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             let text = format!("{} events dropped, {} waiting", sink.dropped, sink.waiting);
@@ -106,6 +124,7 @@ impl EndpointReport {
 #[cfg(test)]
 mod tests {
     use super::super::status_report::{AuditSinkReport, RemoteCallReport};
+    use super::super::storage_report::StorageReport;
     use super::*;
 
     #[test]
@@ -138,6 +157,10 @@ mod tests {
             }],
             registry_problems: vec!["a.yaml: bad".into()],
             audit: vec![AuditSinkReport { name: "log".into(), dropped: 2, ..AuditSinkReport::default() }],
+            storage: Some(StorageReport {
+                unenforced_definitions: (0..7).map(|number| format!("c{number}")).collect(),
+                ..StorageReport::default()
+            }),
             ..StatusReport::default()
         };
         let lines: Vec<_> = report
@@ -152,6 +175,8 @@ mod tests {
                 "failure TokenReview: calls to 10.0.0.9:443 fail: timeout",
                 "failure registry: a.yaml: bad (the last good state of the object is in use)",
                 "warning 10.0.0.1:443: endpoint of v1.bad is unreachable (ConnectionRefused)",
+                "warning CustomResourceDefinitions: rules (x-kubernetes-validations) are not enforced: c0, c1, c2, c3, c4 \
+                 and 2 more",
                 "warning audit log: 2 events dropped, 0 waiting",
             ]
         );

@@ -9,7 +9,7 @@ use crate::tls::{CertificateReport, ExpiryWarning};
 /// One certificate: of a file, or presented by a server.
 pub(super) struct CertificateRow<'r> {
     /// File, or address and name of the server.
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) subject: &'r str,
     /// Subject alternative names, or the users of the connection.
     pub(super) used_by: String,
@@ -59,7 +59,7 @@ fn sort(rows: &mut [CertificateRow<'_>]) {
 impl<'r> CertificateRow<'r> {
     fn from_file(one: &'r CertificateReport, now: SystemTime) -> CertificateRow<'r> {
         CertificateRow {
-            place: one.file.clone(),
+            location: one.file.clone(),
             subject: &one.subject,
             used_by: list_names(&one.names),
             not_after: &one.not_after,
@@ -71,7 +71,7 @@ impl<'r> CertificateRow<'r> {
 
     fn from_server(one: &'r PeerCertificateReport, now: SystemTime) -> CertificateRow<'r> {
         CertificateRow {
-            place: match one.server_name.as_str() {
+            location: match one.server_name.as_str() {
                 "" => format!("server {}", one.server),
                 name => format!("server {} ({name})", one.server),
             },

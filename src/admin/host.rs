@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::HOST;
-use http::uri::Authority;
 use http::{HeaderMap, Request};
+
+use crate::message::split_authority;
 
 /// Host part of the configured admin address.
 pub struct ServedHost(String);
@@ -25,8 +26,7 @@ pub(super) fn is_cross_origin(headers: &HeaderMap) -> bool {
 impl ServedHost {
     /// Parses `host:port` as configured.
     pub fn new(address: &str) -> ServedHost {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        ServedHost(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
+        ServedHost(split_authority(address).map_or(address, |(host, _)| host).to_ascii_lowercase())
     }
 
     /// Whether `request` names a loopback name or address, the configured host, or the local address `local` of its
@@ -34,17 +34,13 @@ impl ServedHost {
     pub fn matches_request<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(header), None) = (hosts.next(), hosts.next()) else { return false };
-        let header = header.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-        let Some(header) = header else { return false };
-        self.matches_authority(&header, local)
-            && request.uri().authority().is_none_or(|target| self.matches_authority(target, local))
+        header.to_str().is_ok_and(|host| self.matches_authority(host, local))
+            && request.uri().authority().is_none_or(|target| self.matches_authority(target.as_str(), local))
     }
 
-    fn matches_authority(&self, authority: &Authority, local: SocketAddr) -> bool {
-        if authority.as_str().contains('@') {
-            return false;
-        }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    fn matches_authority(&self, authority: &str, local: SocketAddr) -> bool {
+        let Some((host, _)) = split_authority(authority) else { return false };
+        let host = host.to_ascii_lowercase();
         match host.parse::<IpAddr>() {
             Ok(ip) => {
                 let ip = ip.to_canonical();
@@ -97,6 +93,11 @@ mod tests {
             "127.0.0.1.evil.example",
             "localhost@evil.example",
             "evil.example@localhost",
+            "[::1].evil.example",
+            "[::1]evil.example:6480",
+            "[::1]:6480.evil.example",
+            "127.0.0.1:99999",
+            "localhost:6480:6480",
             "10.0.0.1",
             "0.0.0.0",
             "",

@@ -8,6 +8,7 @@ mod attention;
 mod attention_report;
 mod certificate_list;
 mod connection;
+mod connection_table;
 mod control_plane_report;
 mod events;
 mod expiry;
@@ -29,13 +30,14 @@ mod write_timeout;
 pub use crate::observe::times::{human_duration, timestamp};
 pub use attention_report::AttentionReport;
 pub use connection::serve_connection;
+pub use connection_table::{ConnectionTable, ConnectionUse};
 pub use control_plane_report::ControlPlaneReport;
 pub use expiry::expiring_certificates;
 pub use host::{ServedHost, is_same_host};
 pub use live_page::LivePage;
 pub use page::PageReport;
 pub use response::{AdminBody, complete};
-pub use server::{AdminListener, AdminState, spawn};
+pub use server::{AdminListener, AdminSocket, AdminState, spawn};
 pub use status_report::{
     ApiServiceReport, AuditSinkReport, ClientConnectionsReport, ClusterReport, DiscoveryReport, EgressReport,
     EndpointReport, PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,

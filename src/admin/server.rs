@@ -1,6 +1,6 @@
 //! The admin listener: its thread, connections and routes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Body;
 use tokio::net::TcpStream;
 use tokio::time::MissedTickBehavior;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use super::connection::serve_connection;
+use super::connection_table::{ConnectionTable, ConnectionUse};
 use super::host::{ServedHost, is_same_host};
 use super::live_page::LivePage;
 use super::response::{AdminBody, finish, json, plain_text};
@@ -29,7 +29,7 @@ use crate::observe::{HealthChecks, LogLevel, Metrics};
 use crate::process::{Drain, Problem, Published, ShutdownPhase};
 
 const FLAG: &str = "--admin-address";
-/// Maximum number of concurrent connections; more wait to be accepted.
+/// Maximum number of concurrent connections; one more closes one that is of less use.
 const MAX_CONNECTIONS: usize = 64;
 /// Timeout of request headers, and of idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -67,10 +67,28 @@ pub struct AdminListener {
     pub local_addr: SocketAddr,
 }
 
-/// Binds `address` and serves `state` on a dedicated thread.
-pub fn spawn(address: SocketAddr, state: AdminState) -> Result<AdminListener, Problem> {
+/// The bound socket of the admin listener.
+pub struct AdminSocket {
+    /// The configured address.
+    address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl AdminSocket {
+    /// Binds `address`.
+    ///
+    /// # Errors
+    /// The address is in use.
+    pub fn bind(address: SocketAddr) -> Result<AdminSocket, Problem> {
+        let listener = bind(address, FLAG).map_err(|why| Problem::new(FLAG, why))?;
+        Ok(AdminSocket { address, listener })
+    }
+}
+
+/// Serves `state` on a dedicated thread.
+pub fn spawn(socket: AdminSocket, state: AdminState) -> Result<AdminListener, Problem> {
+    let AdminSocket { address, listener } = socket;
     let problem = |what: &str, error: &dyn std::fmt::Display| Problem::new(FLAG, format!("{what} {address}: {error}"));
-    let listener = bind(address, FLAG).map_err(|why| Problem::new(FLAG, why))?;
     let local_addr = listener.local_addr().map_err(|error| problem("cannot listen on", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -118,15 +136,14 @@ impl AdminServer {
         let server = Rc::new(self);
         tokio::task::spawn_local(server.clone().sample_requests());
         tokio::task::spawn_local(server.clone().publish_events());
-        let mut service = ServiceBuilder::new()
-            .concurrency_limit(MAX_CONNECTIONS)
-            .service_fn(move |(stream, peer)| server.clone().serve(stream, peer));
+        let connections = ConnectionTable::new(MAX_CONNECTIONS);
         loop {
-            // Ready when there is room for one more; neither layer fails before the call.
-            let Ok(service) = service.ready().await else { return };
             match listener.accept().await {
                 // Connection errors and timeouts are not reported.
-                Ok(accepted) => drop(tokio::task::spawn_local(service.call(accepted))),
+                Ok((stream, peer)) => {
+                    let server = server.clone();
+                    connections.spawn(peer.ip(), |usage| server.serve(stream, peer, usage));
+                }
                 Err(error) => {
                     // Most likely out of file descriptors, which is temporary.
                     tracing::warn!(%error, "admin listener failed to accept a connection");
@@ -137,10 +154,10 @@ impl AdminServer {
     }
 
     /// Serves one connection.
-    async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Result<(), BoxError> {
-        let ends = ConnectionAddresses { local: stream.local_addr()?, peer };
-        let respond = async |request| self.respond(request, ends).await;
-        Ok(serve_connection(stream, HEAD_TIMEOUT, respond).await?)
+    async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr, usage: Rc<Cell<ConnectionUse>>) {
+        let Ok(local) = stream.local_addr() else { return };
+        let respond = async |request| self.respond(request, ConnectionAddresses { local, peer }).await;
+        let _ = serve_connection(stream, HEAD_TIMEOUT, &usage, respond).await;
     }
 
     /// Takes a sample of the request counters every ten seconds.
@@ -272,7 +289,7 @@ mod tests {
     use crate::observe::HealthCheck;
 
     fn admin() -> AdminListener {
-        spawn("127.0.0.1:0".parse().unwrap(), state()).unwrap()
+        spawn(AdminSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap(), state()).unwrap()
     }
 
     fn state() -> AdminState {
@@ -328,6 +345,28 @@ mod tests {
         }
         let (_, head, _) = ask(&admin, "GET / HTTP/1.1\r\n{host}\r\n\r\n");
         assert!(head.contains("content-security-policy: default-src 'none'; style-src 'sha256-"), "{head}");
+    }
+
+    #[test]
+    fn admin_answers_beside_connections_without_a_request() {
+        let admin = admin();
+        let silent: Vec<_> = (0..2 * MAX_CONNECTIONS)
+            .map(|number| {
+                let mut stream = TcpStream::connect(admin.local_addr).unwrap();
+                if number % 2 == 0 {
+                    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: ").unwrap();
+                }
+                stream
+            })
+            .collect();
+        let mut stream = TcpStream::connect(admin.local_addr).unwrap();
+        // Shorter than the time after which a silent connection is closed anyway.
+        stream.set_read_timeout(Some(HEAD_TIMEOUT / 2)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        drop(silent);
     }
 
     #[test]
@@ -418,17 +457,7 @@ mod tests {
     #[test]
     fn admin_address_in_use_names_its_flag() {
         let admin = admin();
-        let state = AdminState {
-            report: Arc::new(StatusReport::default),
-            metrics: Metrics::new(),
-            health: Vec::new(),
-            log_level: LogLevel::detached(),
-            connections: Box::new(|| serde_json::Value::Null),
-            tasks: Box::new(|| serde_json::Value::Null),
-            token: None,
-            drain: Drain::new().1,
-        };
-        let problem = spawn(admin.local_addr, state).err().unwrap();
+        let problem = AdminSocket::bind(admin.local_addr).err().unwrap();
         assert_eq!(problem.location, "--admin-address");
         assert!(problem.message.contains(&admin.local_addr.to_string()), "{problem}");
     }

@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn status_page_egress_column_only_with_selections() {
-        let service = ApiServiceReport { name: "v1.a.io".into(), way: "cluster (socks5)".into(), ..Default::default() };
+        let service =
+            ApiServiceReport { name: "v1.a.io".into(), egress_route: "cluster (socks5)".into(), ..Default::default() };
         let mut report = StatusReport { apiservices: vec![service], ..StatusReport::default() };
         let page = |report: &StatusReport| render(report, SystemTime::UNIX_EPOCH);
         assert!(!page(&report).contains("cluster (socks5)"));

@@ -132,7 +132,7 @@ pub struct ApiServiceReport {
     /// Endpoints of the backend.
     pub endpoints: Vec<EndpointReport>,
     /// Egress route: `direct`, or the egress selection and the protocol of its proxies; empty without a backend.
-    pub way: String,
+    pub egress_route: String,
     /// State of the circuit breaker: `closed`, `half-open` or `open`; empty without a backend.
     pub circuit: String,
     /// Discovery of its backend.
@@ -150,7 +150,7 @@ pub struct ApiServiceReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiscoveryReport {
-    /// `current`, `stale` (the last good document is served), or `unasked` (not fetched yet); empty without a backend.
+    /// `current`, `stale` (the last good document is served), or `notFetched`; empty without a backend.
     pub state: String,
     /// Last successful fetch since the process started, from [`timestamp`](super::timestamp); empty if there was none.
     pub last: String,
@@ -244,6 +244,11 @@ impl RemoteCallReport {
     /// Kind of call, with the configured name if there is one.
     pub fn title(&self) -> String {
         if self.name.is_empty() { self.call.clone() } else { format!("{} {}", self.call, self.name) }
+    }
+
+    /// Whether there was a call since the process started, which succeeded or failed.
+    pub fn is_tried(&self) -> bool {
+        !self.last_success.is_empty() || !self.failing_since.is_empty() || self.successes + self.errors > 0
     }
 
     /// `untried`, `ok`, or `failing for 5m`.
@@ -398,9 +403,10 @@ impl StatusReport {
         }
     }
 
-    /// Remote calls, failing ones first.
+    /// Remote calls, failing ones first; without those that were not tried yet, of which there is nothing to tell.
     pub fn remote_calls_in_order(&self) -> impl Iterator<Item = &RemoteCallReport> {
-        let (good, failing): (Vec<_>, Vec<_>) = self.remote_calls.iter().partition(|of| of.failing_since.is_empty());
+        let tried = self.remote_calls.iter().filter(|of| of.is_tried());
+        let (good, failing): (Vec<_>, Vec<_>) = tried.partition(|of| of.failing_since.is_empty());
         failing.into_iter().chain(good)
     }
 
@@ -508,8 +514,8 @@ mod tests {
         assert_eq!(said("current", "2026-11-19T23:59:48Z"), "12s ago");
         assert_eq!(said("stale", "2026-11-19T23:55:00Z"), "stale, 5m ago");
         assert_eq!(
-            (said("stale", ""), said("unasked", ""), said("", "")),
-            ("stale, never".into(), "unasked".into(), "".into())
+            (said("stale", ""), said("notFetched", ""), said("", "")),
+            ("stale, never".into(), "notFetched".into(), "".into())
         );
     }
 

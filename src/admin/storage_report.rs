@@ -18,6 +18,8 @@ pub struct StorageReport {
     pub compacted_revision: u64,
     /// Why the last write was refused; empty after one that succeeded.
     pub refusal: String,
+    /// CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
+    pub unenforced_definitions: Vec<String>,
     /// The resources, by group and plural; without those that no request has read yet.
     pub resources: Vec<StoredResourceReport>,
 }
@@ -80,6 +82,7 @@ impl From<StorageStats> for StorageReport {
             revision: of.revision,
             compacted_revision: of.compacted,
             refusal: of.refusal.unwrap_or_default(),
+            unenforced_definitions: of.unenforced_definitions,
             resources: of.resources.iter().map(resource).collect(),
         }
     }

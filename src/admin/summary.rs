@@ -16,6 +16,8 @@ pub struct StatusSummary {
     pub warnings: Vec<String>,
     /// Summary of what works.
     pub working: String,
+    /// Number of backends that were not probed yet.
+    pub unprobed: usize,
 }
 
 impl StatusSummary {
@@ -69,10 +71,10 @@ impl StatusReport {
     /// repeats the failing reviews among the remote calls.
     pub fn unready_checks(&self) -> impl Iterator<Item = &str> {
         let is_review = |of: &&RemoteCallReport| matches!(&*of.call, "TokenReview" | "SubjectAccessReview");
-        let told = self.remote_calls.iter().filter(is_review).any(|of| !of.failing_since.is_empty());
+        let is_failing = self.remote_calls.iter().filter(is_review).any(|of| !of.failing_since.is_empty());
         self.not_ready.iter().map(String::as_str).filter(move |check| match check.split(": ").next() {
             Some("shutdown") => false,
-            Some("reviews") => !told,
+            Some("reviews") => !is_failing,
             _ => true,
         })
     }
@@ -125,6 +127,11 @@ impl StatusReport {
             let count = plural(self.document_problems.len(), "document", "documents");
             warnings.push(format!("{count} of backends failing"));
         }
+        let unenforced = self.storage.as_ref().map_or(0, |storage| storage.unenforced_definitions.len());
+        if unenforced > 0 {
+            let what = plural(unenforced, "CustomResourceDefinition has", "CustomResourceDefinitions have");
+            warnings.push(format!("{what} rules that are not enforced"));
+        }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             warnings.push(format!("audit {} dropped {}", sink.name, plural(sink.dropped as usize, "event", "events")));
         }
@@ -146,7 +153,7 @@ impl StatusReport {
             }
             None => summary,
         };
-        StatusSummary { failures, warnings, working }
+        StatusSummary { failures, warnings, working, unprobed: unknown }
     }
 
     /// The report with the verdict of `now` in it.

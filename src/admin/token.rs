@@ -51,17 +51,17 @@ impl AdminToken {
     ///
     /// # Errors
     /// The token is missing, too short, or not valid in a header.
-    pub fn parse(text: &str, place: &str) -> Result<AdminToken, Problem> {
+    pub fn parse(text: &str, location: &str) -> Result<AdminToken, Problem> {
         let token = text.trim();
         if token.len() < MIN_TOKEN_LENGTH {
             let message = format!(
                 "has {} characters; a token of at least {MIN_TOKEN_LENGTH} is needed ('openssl rand -hex 32' makes one)",
                 token.len()
             );
-            return Err(Problem::new(place, message));
+            return Err(Problem::new(location, message));
         }
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Problem::new(place, "must be one token of printable ASCII without spaces"));
+            return Err(Problem::new(location, "must be one token of printable ASCII without spaces"));
         }
         Ok(AdminToken(token.to_owned()))
     }
@@ -95,13 +95,13 @@ impl WatchedFileContent for AdminToken {
     const UNUSABLE: &'static str = "admin token file changed and is invalid; the last good token stays in use";
 
     fn read(path: &Path) -> Result<AdminToken, Problems> {
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         let text = read_text_file(path, MAX_FILE_SIZE)?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = place, "admin token file is world-readable; chmod 0600 it");
+            tracing::warn!(file = location, "admin token file is world-readable; chmod 0600 it");
         }
-        Ok(AdminToken::parse(&text, &place)?)
+        Ok(AdminToken::parse(&text, &location)?)
     }
 
     fn log_reload(&self, path: &Path) {

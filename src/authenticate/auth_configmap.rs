@@ -222,8 +222,8 @@ impl ReflectorHandler for ConfigMapHandler {
         self.deleted.notify_one();
     }
 
-    fn on_healthy(&self, took: Duration) {
-        self.health.record_quietly(self.client.server(), Ok(()), took);
+    fn on_healthy(&self, duration: Duration) {
+        self.health.record_quietly(self.client.server(), Ok(()), duration);
     }
 
     fn on_error(&self, failure: &WatchFailure) {
@@ -264,19 +264,19 @@ impl std::fmt::Display for AuthConfigMapError {
 /// Parses the data. A missing CA is not trusted; an invalid value keeps its value from `before`.
 fn parse_data(data: &ConfigMapData, before: &ClusterTrust) -> (ClusterTrust, Problems) {
     let mut problems = Problems::default();
-    let place = |key: &str| format!("{CONFIG_MAP}, {key}");
+    let location = |key: &str| format!("{CONFIG_MAP}, {key}");
     let mut bundle = |key: &str, pem: &str, before: Option<Bundle>| {
         if pem.trim().is_empty() {
             return None;
         }
-        problems.collect(Bundle::from_pem(pem.as_bytes(), place(key))).or(before)
+        problems.collect(Bundle::from_pem(pem.as_bytes(), location(key))).or(before)
     };
     let client = bundle("client-ca-file", &data.client_ca_file, before.client.clone());
-    let theirs = before.front_proxies.as_ref();
+    let proxies = before.front_proxies.as_ref();
     let authorities = bundle(
         "requestheader-client-ca-file",
         &data.requestheader_client_ca_file,
-        theirs.map(|theirs| theirs.ca_bundle.clone()),
+        proxies.map(|old_proxies| old_proxies.ca_bundle.clone()),
     );
     let mut list = |key: &str, text: &str| {
         if text.is_empty() {
@@ -284,7 +284,7 @@ fn parse_data(data: &ConfigMapData, before: &ClusterTrust) -> (ClusterTrust, Pro
         }
         let list: Result<Option<Vec<String>>, _> = serde_json::from_str(text);
         problems
-            .collect(list.map_err(|_| Problem::new(place(key), "is not a JSON list of texts")))
+            .collect(list.map_err(|_| Problem::new(location(key), "is not a JSON list of texts")))
             .map(Option::unwrap_or_default)
     };
     let allowed_names = list("requestheader-allowed-names", &data.requestheader_allowed_names);
@@ -306,7 +306,7 @@ fn parse_data(data: &ConfigMapData, before: &ClusterTrust) -> (ClusterTrust, Pro
         return (ClusterTrust { client, front_proxies }, problems);
     }
     let front_proxies = authorities.map(|authorities| {
-        let said = FrontProxies {
+        let new_proxies = FrontProxies {
             ca_bundle: authorities,
             allowed_names,
             username_headers,
@@ -315,7 +315,7 @@ fn parse_data(data: &ConfigMapData, before: &ClusterTrust) -> (ClusterTrust, Pro
             extra_prefixes,
         };
         // An unchanged value stays the same allocation.
-        before.front_proxies.clone().filter(|before| **before == said).unwrap_or_else(|| Arc::new(said))
+        before.front_proxies.clone().filter(|before| **before == new_proxies).unwrap_or_else(|| Arc::new(new_proxies))
     });
     (ClusterTrust { client, front_proxies }, problems)
 }

@@ -110,18 +110,18 @@ impl Authenticator {
 
     /// Returns the request-header authenticator for the front proxies of `trust`.
     fn request_header_authenticator(&self, trust: &ClientTrust) -> Cow<'_, Arc<RequestHeaderAuthenticator>> {
-        let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.configured_request_headers) };
+        let Some(front_proxies) = &trust.front_proxies else { return Cow::Borrowed(&self.configured_request_headers) };
         if let Some(last) = &*self.cluster_request_headers.load()
-            && Arc::ptr_eq(&last.0, theirs)
+            && Arc::ptr_eq(&last.0, front_proxies)
         {
             return Cow::Owned(last.1.clone());
         }
-        let speech = Arc::new(RequestHeaderAuthenticator::new(
-            RequestHeaderConfig::from_cluster(theirs),
+        let authenticator = Arc::new(RequestHeaderAuthenticator::new(
+            RequestHeaderConfig::from_cluster(front_proxies),
             &self.settings.auth_header_names,
         ));
-        self.cluster_request_headers.store(Some(Arc::new((theirs.clone(), speech.clone()))));
-        Cow::Owned(speech)
+        self.cluster_request_headers.store(Some(Arc::new((front_proxies.clone(), authenticator.clone()))));
+        Cow::Owned(authenticator)
     }
 
     /// Authenticates a request, and removes every credential and front-proxy header, used or not.
@@ -146,8 +146,8 @@ impl Authenticator {
     /// Called periodically for long-lived connections, so that removing a CA also ends requests in flight.
     pub fn verify_peer(&self, peer: &Peer) -> Result<(), String> {
         let trust = self.settings.trust.load();
-        let speech = self.request_header_authenticator(&trust);
-        let Some(verdict) = peer.verify(&trust, &speech.request_headers, UnixTime::now()) else {
+        let authenticator = self.request_header_authenticator(&trust);
+        let Some(verdict) = peer.verify(&trust, &authenticator.request_headers, UnixTime::now()) else {
             return Err("there is no certificate".to_owned());
         };
         match (&verdict.client, &verdict.front_proxy) {
@@ -166,19 +166,20 @@ impl Authenticator {
     ) -> Result<AuthenticatedUser, AuthenticationError> {
         let mut attempt = AuthenticationAttempt::default();
         // One snapshot of the trust: names of one generation must not be checked against certificates of another.
-        let (speech, found, by_connection) = {
+        let (authenticator, found, by_connection) = {
             let trust = self.settings.trust.load();
-            let speech = self.request_header_authenticator(&trust);
-            let found = speech.headers.find(headers);
-            let by_connection = authenticate_connection(peer, &trust, &speech, headers, found, now, &mut attempt);
-            (speech, found, by_connection)
+            let authenticator = self.request_header_authenticator(&trust);
+            let found = authenticator.headers.find(headers);
+            let by_connection =
+                authenticate_connection(peer, &trust, &authenticator, headers, found, now, &mut attempt);
+            (authenticator, found, by_connection)
         };
         let user = match by_connection {
             ConnectionOutcome::User(user) => Some(user),
             ConnectionOutcome::Rejected => None,
             ConnectionOutcome::Unknown => self.authenticate_tokens(peer, headers, found, &mut attempt).await,
         };
-        speech.headers.strip_found(headers, found);
+        authenticator.headers.strip_found(headers, found);
         let impersonates = found.impersonation;
         let warning = attempt.warning;
         if let Some(user) = user {
@@ -232,8 +233,8 @@ impl Authenticator {
 
     /// Whether anonymous requests for `path` are allowed. The configuration file has precedence over the flag.
     fn allows_anonymous(&self, path: &str) -> bool {
-        let said = self.settings.jwt.as_ref().and_then(|jwt| jwt.allows_anonymous(path));
-        said.unwrap_or(self.settings.anonymous)
+        let configured = self.settings.jwt.as_ref().and_then(|jwt| jwt.allows_anonymous(path));
+        configured.unwrap_or(self.settings.anonymous)
     }
 
     /// Returns the user of a token. A token that no authenticator supports is an error, too: the client did not mean to
@@ -307,7 +308,7 @@ impl RequestHeaderAuthenticator {
 fn authenticate_connection(
     peer: &Peer,
     trust: &ClientTrust,
-    speech: &RequestHeaderAuthenticator,
+    authenticator: &RequestHeaderAuthenticator,
     headers: &HeaderMap,
     found: IdentityHeaderPresence,
     now: impl FnOnce() -> UnixTime,
@@ -316,9 +317,11 @@ fn authenticate_connection(
     if peer.chain().is_empty() {
         return ConnectionOutcome::Unknown;
     }
-    let Some(verdict) = peer.verify(trust, &speech.request_headers, now()) else { return ConnectionOutcome::Rejected };
+    let Some(verdict) = peer.verify(trust, &authenticator.request_headers, now()) else {
+        return ConnectionOutcome::Rejected;
+    };
     match &verdict.front_proxy {
-        Some(Ok(())) if found.front_proxy => match speech.authenticate(headers) {
+        Some(Ok(())) if found.front_proxy => match authenticator.authenticate(headers) {
             Ok(Some(user)) => return ConnectionOutcome::User(user),
             Ok(None) => {}
             Err(why) => {

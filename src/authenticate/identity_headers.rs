@@ -121,10 +121,12 @@ impl IdentityHeaderMatcher {
         if !self.first_bytes[usize::from(*name.first()?)] {
             return None;
         }
-        let exact =
-            self.names.iter().find(|(wanted, _)| wanted.len() == name.len() && has_canonical_prefix(name, wanted));
+        let exact = self
+            .names
+            .iter()
+            .find(|(candidate, _)| candidate.len() == name.len() && has_canonical_prefix(name, candidate));
         exact
-            .or_else(|| self.prefixes.iter().find(|(wanted, _)| has_canonical_prefix(name, wanted)))
+            .or_else(|| self.prefixes.iter().find(|(candidate, _)| has_canonical_prefix(name, candidate)))
             .map(|(_, kind)| *kind)
     }
 
@@ -154,8 +156,9 @@ fn canonical_name(name: &str) -> Box<[u8]> {
     name.bytes().map(|byte| canonical_byte(byte.to_ascii_lowercase())).collect()
 }
 
-fn has_canonical_prefix(name: &[u8], wanted: &[u8]) -> bool {
-    name.len() >= wanted.len() && name.iter().zip(wanted).all(|(byte, wanted)| canonical_byte(*byte) == *wanted)
+fn has_canonical_prefix(name: &[u8], prefix: &[u8]) -> bool {
+    name.len() >= prefix.len()
+        && name.iter().zip(prefix).all(|(byte, expected_byte)| canonical_byte(*byte) == *expected_byte)
 }
 
 fn canonical_byte(byte: u8) -> u8 {

@@ -109,17 +109,17 @@ impl Peer {
         let certificate =
             self.chain.first().map_or(Err("no certificate".to_owned()), |leaf| PeerCertificate::parse(leaf));
         if let Some(bundle) = &trust.request_header {
-            let judged = verdict
+            let checked = verdict
                 .verify_chain(bundle, &self.chain, now)
                 .and_then(|()| certificate.as_ref().map_err(String::clone));
             verdict.front_proxy =
-                Some(judged.and_then(|certificate| request_headers.check_name(certificate.common_name.as_deref())));
+                Some(checked.and_then(|certificate| request_headers.check_name(certificate.common_name.as_deref())));
         }
         if let Some(bundle) = &trust.client {
-            let judged = verdict
+            let checked = verdict
                 .verify_chain(bundle, &self.chain, now)
                 .and_then(|()| certificate.as_ref().map_err(String::clone));
-            verdict.client = match judged {
+            verdict.client = match checked {
                 Ok(certificate) => certificate_user(certificate).transpose(),
                 Err(why) => Some(Err(why)),
             };
@@ -148,9 +148,9 @@ impl ChainVerification {
     fn log_untrusted(&self, remote: SocketAddr) {
         let judgments =
             [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
-        let judged = || judgments.iter().flatten();
-        if judged().count() > 0 && judged().all(Option::is_some) {
-            let why: Vec<&str> = judged().flatten().map(|why| why.as_str()).collect();
+        let failures = || judgments.iter().flatten();
+        if failures().count() > 0 && failures().all(Option::is_some) {
+            let why: Vec<&str> = failures().flatten().map(|why| why.as_str()).collect();
             tracing::debug!(%remote, why = why.join("; "), "client certificate is not trusted");
         }
     }

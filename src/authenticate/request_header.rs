@@ -125,15 +125,15 @@ impl RequestHeaderNames {
 
 impl RequestHeaderConfig {
     /// Creates the configuration from the validated lists of the cluster's ConfigMap.
-    pub(super) fn from_cluster(said: &FrontProxies) -> RequestHeaderConfig {
+    pub(super) fn from_cluster(front_proxies: &FrontProxies) -> RequestHeaderConfig {
         let names = RequestHeaderNames::new(
-            &said.username_headers,
-            &said.uid_headers,
-            &said.group_headers,
-            &said.extra_prefixes,
+            &front_proxies.username_headers,
+            &front_proxies.uid_headers,
+            &front_proxies.group_headers,
+            &front_proxies.extra_prefixes,
         );
         // Without header names no user can be named: an invalid list disables the front proxies.
-        RequestHeaderConfig { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
+        RequestHeaderConfig { names: names.unwrap_or_default(), allowed_names: front_proxies.allowed_names.clone() }
     }
 
     /// Checks that the common name is allowed for a front proxy. The error is Kubernetes'.

@@ -35,21 +35,21 @@ impl StaticTokens {
         StaticTokens::parse(&text, &path.display().to_string())
     }
 
-    /// Parses lines of `token,user,uid[,"group1,group2"]`; `place` is the file name in problems.
+    /// Parses lines of `token,user,uid[,"group1,group2"]`; `location` is the file name in problems.
     ///
     /// As in Kubernetes, a record without a token is skipped, and of two records with the same token the later counts.
     /// Both cases log a warning.
-    pub fn parse(text: &str, place: &str) -> Result<StaticTokens, Problems> {
+    pub fn parse(text: &str, location: &str) -> Result<StaticTokens, Problems> {
         let mut problems = Problems::default();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| {
-            Problem::new(place, "the random number generator of the system failed; tokens are protected with it")
+            Problem::new(location, "the random number generator of the system failed; tokens are protected with it")
         });
         let Some(key) = problems.collect(key) else { return Err(problems) };
         let mut tokens = StaticTokens { key, users: HashMap::new() };
         for record in csv::records(text) {
             let result = record
-                .map_err(|(line, why)| line_problem(place, line, why))
-                .and_then(|(line, fields)| tokens.add(place, line, fields));
+                .map_err(|(line, why)| line_problem(location, line, why))
+                .and_then(|(line, fields)| tokens.add(location, line, fields));
             problems.collect(result);
         }
         problems.into_result(tokens)
@@ -76,31 +76,31 @@ impl StaticTokens {
         digest
     }
 
-    fn add(&mut self, place: &str, line: usize, fields: Vec<String>) -> Result<(), Problem> {
+    fn add(&mut self, location: &str, line: usize, fields: Vec<String>) -> Result<(), Problem> {
         let found = fields.len();
         let mut fields = fields.into_iter();
         let (Some(token), Some(name), Some(uid)) = (fields.next(), fields.next(), fields.next()) else {
             let message = format!("must have at least 3 columns (token, user name, user uid), found {found}");
-            return Err(line_problem(place, line, &message));
+            return Err(line_problem(location, line, &message));
         };
         if token.is_empty() {
-            tracing::warn!(file = place, line, "token file record without a token is ignored");
+            tracing::warn!(file = location, line, "token file record without a token is ignored");
             return Ok(());
         }
         let groups = fields.next().unwrap_or_default();
         let mut groups: Vec<String> = groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
         groups::add_group(&mut groups, AUTHENTICATED);
         let user = User { name, uid, groups, extra: Default::default() };
-        header_safe::check_header_safe(&user).map_err(|why| line_problem(place, line, &why))?;
+        header_safe::check_header_safe(&user).map_err(|why| line_problem(location, line, &why))?;
         if self.users.insert(self.digest(&token), Arc::new(user)).is_some() {
-            tracing::warn!(file = place, line, "duplicate token; this record replaces the earlier one");
+            tracing::warn!(file = location, line, "duplicate token; this record replaces the earlier one");
         }
         Ok(())
     }
 }
 
-fn line_problem(place: &str, line: usize, message: &str) -> Problem {
-    Problem::new(format!("{place}:{line}"), message)
+fn line_problem(location: &str, line: usize, message: &str) -> Problem {
+    Problem::new(format!("{location}:{line}"), message)
 }
 
 /// A token file that is reloaded when it changes.

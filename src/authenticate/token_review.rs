@@ -224,8 +224,8 @@ impl TokenReviewClient {
     }
 
     fn cached(&self, key: &DecisionKey, now: Instant) -> Option<Option<Arc<User>>> {
-        let holder = self.token_cache.get_fresh(key, now).map(Some);
-        holder.or_else(|| self.unknown_token_cache.get_fresh(key, now).map(|()| None))
+        let cached_user = self.token_cache.get_fresh(key, now).map(Some);
+        cached_user.or_else(|| self.unknown_token_cache.get_fresh(key, now).map(|()| None))
     }
 
     async fn review_shared(
@@ -257,7 +257,7 @@ impl TokenReviewClient {
     /// Runs a review on the client's thread. It continues when the request that started it is canceled.
     async fn complete_flight(&self, client: &Client, key: DecisionKey, token: &str, landing: FlightGuard<TokenUser>) {
         let outcome = self.send_review(client, token, &self.settings.audiences).await;
-        let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
+        let outcome = outcome.map(|token_user| token_user.map(|(user, _)| Arc::new(user)));
         landing.complete(match outcome {
             Ok(user) => Ok(Ok(self.store(key, token, user))),
             Err(TokenReviewError::Token(why)) => Ok(Err(why)),
@@ -293,7 +293,7 @@ impl TokenReviewClient {
         let result = reviewed.as_ref().map(drop).map_err(String::as_str);
         self.health.record(client.server(), result, began.elapsed());
         let reviewed = reviewed.map_err(|why| TokenReviewError::Unavailable(why.into()));
-        let outcome = reviewed.and_then(|reviewed| judge(reviewed, audiences, &self.settings.audiences));
+        let outcome = reviewed.and_then(|reviewed| reviewed_user(reviewed, audiences, &self.settings.audiences));
         counting.token_fetch_finished(outcome.is_ok());
         outcome
     }
@@ -317,12 +317,13 @@ impl TokenReviewClient {
         match user {
             Some(user) => {
                 let (bytes, owner) = (size_of_user(&user), user.name.clone());
-                let kept = CachedDecision { value: user, owner: &owner, bytes, fresh_until, stale_until: fresh_until };
-                Some(self.token_cache.insert(key, kept, now))
+                let decision =
+                    CachedDecision { value: user, owner: &owner, bytes, fresh_until, stale_until: fresh_until };
+                Some(self.token_cache.insert(key, decision, now))
             }
             None => {
-                let kept = CachedDecision { value: (), owner: "", bytes: 0, fresh_until, stale_until: fresh_until };
-                self.unknown_token_cache.insert(key, kept, now);
+                let decision = CachedDecision { value: (), owner: "", bytes: 0, fresh_until, stale_until: fresh_until };
+                self.unknown_token_cache.insert(key, decision, now);
                 None
             }
         }
@@ -356,15 +357,15 @@ fn parse_response(answer: &[u8]) -> Result<TokenReviewResponse, String> {
 /// Evaluates a response: the user, and the requested audiences for which the token is valid. Kubernetes accepts a user
 /// without a name; here it is an error, because no backend could be told the identity.
 ///
-/// A response without audiences means `ours`.
-fn judge(
+/// A response without audiences means `own_audiences`.
+fn reviewed_user(
     reviewed: TokenReviewResponse,
     audiences: &[String],
-    ours: &[String],
+    own_audiences: &[String],
 ) -> Result<Option<(User, Vec<String>)>, TokenReviewError> {
     let status = reviewed.status;
-    let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
-    let good_for = theirs.as_deref().unwrap_or(ours);
+    let reviewed_audiences = status.audiences.filter(|audiences| !audiences.is_empty());
+    let good_for = reviewed_audiences.as_deref().unwrap_or(own_audiences);
     let both: Vec<String> = audiences.iter().filter(|audience| good_for.contains(audience)).cloned().collect();
     if both.is_empty() && !audiences.is_empty() {
         return Ok(None);
@@ -372,12 +373,12 @@ fn judge(
     if !status.authenticated {
         return if status.error.is_empty() { Ok(None) } else { Err(TokenReviewError::Token(status.error.into())) };
     }
-    let holder = status.user;
-    let extra = holder.extra.unwrap_or_default();
+    let info = status.user;
+    let extra = info.extra.unwrap_or_default();
     let mut user = User {
-        name: holder.username,
-        uid: holder.uid,
-        groups: holder.groups.unwrap_or_default(),
+        name: info.username,
+        uid: info.uid,
+        groups: info.groups.unwrap_or_default(),
         extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
     };
     header_safe::check_header_safe(&user)
@@ -416,7 +417,7 @@ mod tests {
     }
 
     fn judge(answer: &[u8], asked: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
-        super::judge(parse_response(answer)?, asked, ours).map_err(|error| error.to_string())
+        reviewed_user(parse_response(answer)?, asked, ours).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -35,26 +35,26 @@ impl Authenticator {
     /// Why the token was not authenticated.
     pub async fn review_token(&self, token: &str, audiences: &[String]) -> Result<AuthenticatedToken, TokenError> {
         let Settings { tokens, jwt, token_reviews, group_filter: groups, audiences: ours, .. } = &self.settings;
-        let wanted = if audiences.is_empty() { ours } else { audiences };
-        let both: Vec<String> = wanted.iter().filter(|audience| ours.contains(audience)).cloned().collect();
-        let is_ours = wanted.is_empty() || !both.is_empty();
-        let known = |user, audiences| Ok(AuthenticatedToken { user: groups.filter(user), audiences });
+        let requested = if audiences.is_empty() { ours } else { audiences };
+        let both: Vec<String> = requested.iter().filter(|audience| ours.contains(audience)).cloned().collect();
+        let is_ours = requested.is_empty() || !both.is_empty();
+        let authenticated = |user, audiences| Ok(AuthenticatedToken { user: groups.filter(user), audiences });
         let mut errors = Vec::new();
         if let Some(tokens) = tokens.as_ref().filter(|_| is_ours)
             && let Some(user) = tokens.load().user(token).cloned()
         {
-            return known(user, both);
+            return authenticated(user, both);
         }
         if let Some(jwt) = jwt.as_ref().filter(|_| is_ours) {
             match jwt.authenticate(token).await {
-                JwtResult::User(user) => return known(user, both),
+                JwtResult::User(user) => return authenticated(user, both),
                 JwtResult::Unknown => {}
                 JwtResult::Invalid(why) => errors.push(format!("JWT: {why}")),
             }
         }
         for reviews in token_reviews {
-            match reviews.authenticate_for(token, wanted).await {
-                Ok(Some((user, audiences))) => return known(Arc::new(user), audiences),
+            match reviews.authenticate_for(token, requested).await {
+                Ok(Some((user, audiences))) => return authenticated(Arc::new(user), audiences),
                 Ok(None) => {}
                 Err(why) => errors.push(why.to_string()),
             }

@@ -272,8 +272,8 @@ impl ReviewVerdict {
 }
 
 impl From<ReviewVerdict> for Decision {
-    fn from(said: ReviewVerdict) -> Decision {
-        match said {
+    fn from(verdict: ReviewVerdict) -> Decision {
+        match verdict {
             ReviewVerdict::Allowed(reason) => Decision::Allow(reason),
             // Kubernetes' text.
             ReviewVerdict::Conflict => {

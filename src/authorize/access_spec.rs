@@ -66,19 +66,19 @@ pub fn read_review_spec<S: DeserializeOwned + Default>(group: &str, kind: &str, 
         #[serde(default)]
         spec: S,
     }
-    let written: ReviewObject<S> =
+    let review: ReviewObject<S> =
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("invalid {kind}: {error}")))?;
     let expected = format!("{group}/v1");
-    if !written.api_version.is_empty() && written.api_version != expected {
+    if !review.api_version.is_empty() && review.api_version != expected {
         return Err(Status::bad_request(format!(
             "the API version in the data ({}) does not match the expected API version ({expected})",
-            written.api_version
+            review.api_version
         )));
     }
-    if !written.kind.is_empty() && written.kind != kind {
-        return Err(Status::bad_request(format!("the kind in the data ({}) is not {kind}", written.kind)));
+    if !review.kind.is_empty() && review.kind != kind {
+        return Err(Status::bad_request(format!("the kind in the data ({}) is not {kind}", review.kind)));
     }
-    Ok(written.spec)
+    Ok(review.spec)
 }
 
 /// Returns the cause for an invalid field.

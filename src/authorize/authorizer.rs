@@ -1,5 +1,6 @@
 //! The authorizer chain, and the [`Permit`] that proves authorization.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -201,13 +202,18 @@ impl Denial {
             }
             DenyReason::Unknown(why) => Refusal::new(Blame::Gateway, authorization_unknown(request)).with_cause(why),
         };
-        let judged = ReviewedAttributes {
+        let attributes = ReviewedAttributes {
             user: user.name.clone(),
             verb: request.verb.clone().into_owned(),
             resource: request.resource.to_owned(),
             subresource: request.subresource.to_owned(),
         };
-        Denial { refusal: refusal.with_attributes(judged), reason: no }
+        Denial { refusal: refusal.with_attributes(attributes), reason: no }
+    }
+
+    /// What the client gets.
+    pub fn status(&self) -> &Status {
+        self.refusal.status()
     }
 
     /// The reason (or the empty string) if the request was denied or not allowed; none if an authorizer failed.
@@ -244,6 +250,18 @@ impl Authorizer {
         request: RequestInfo<'r>,
     ) -> Result<Permit<'r>, Denial> {
         let user = actor.user();
+        match self.decide(Attributes { user, request: &request }, |_| true).await {
+            Ok(why) => Ok(Permit { user: user.clone(), request, reason: why }),
+            Err(no) => Err(Denial::new(user, &request, no)),
+        }
+    }
+
+    /// Authorizes the user of `permit` to create the object that the request names; returns the proof.
+    pub(super) async fn authorize_creation<'r>(&self, permit: &Permit<'r>) -> Result<Permit<'r>, Denial> {
+        let user = permit.user();
+        let (field_selector, label_selector) = (Cow::default(), Cow::default());
+        let request =
+            RequestInfo { verb: Cow::Borrowed("create"), field_selector, label_selector, ..permit.request().clone() };
         match self.decide(Attributes { user, request: &request }, |_| true).await {
             Ok(why) => Ok(Permit { user: user.clone(), request, reason: why }),
             Err(no) => Err(Denial::new(user, &request, no)),

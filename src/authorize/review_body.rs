@@ -141,8 +141,8 @@ impl ReviewBody {
         };
         let mut object = decode_message(raw, fields)?;
         for name in ["apiVersion", "kind"] {
-            let said = envelope.get("type").and_then(|said| said.get(name)).cloned();
-            object.insert(name.to_owned(), said.unwrap_or_else(|| json!("")));
+            let value = envelope.get("type").and_then(|entry| entry.get(name)).cloned();
+            object.insert(name.to_owned(), value.unwrap_or_else(|| json!("")));
         }
         Some(Value::Object(object))
     }
@@ -157,8 +157,10 @@ fn decode_message(bytes: &[u8], fields: &[ProtobufField]) -> Option<Map<String, 
     for field in read_fields(bytes) {
         let (number, value) = field.ok()?;
         let value = if let ProtobufValue::Bytes(value) = value { Some(value) } else { None };
-        let Some((_, name, shape)) = fields.iter().find(|(known, ..)| *known == number) else { continue };
-        match shape {
+        let Some((_, name, field_type)) = fields.iter().find(|(field_number, ..)| *field_number == number) else {
+            continue;
+        };
+        match field_type {
             Text => drop(read.insert((*name).to_owned(), decode_text(value?)?)),
             Message(fields) => drop(read.insert((*name).to_owned(), decode_message(value?, fields)?.into())),
             Texts => push_value(&mut read, name, decode_text(value?)?)?,

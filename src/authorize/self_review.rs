@@ -34,8 +34,8 @@ struct RulesSpec {
 impl SelfReview {
     /// Classifies a request; none for other resources. Accepts any verb, though only `create` is served.
     pub fn parse(info: &RequestInfo<'_>) -> Option<SelfReview> {
-        let ours = info.is_resource_request && info.api_prefix == "apis" && info.api_version == "v1";
-        if !ours || !info.namespace.is_empty() || !info.subresource.is_empty() {
+        let is_review_group = info.is_resource_request && info.api_prefix == "apis" && info.api_version == "v1";
+        if !is_review_group || !info.namespace.is_empty() || !info.subresource.is_empty() {
             return None;
         }
         Some(match (info.api_group, info.resource) {
@@ -99,8 +99,8 @@ impl SelfReview {
         let spec: AccessSpec = self.read_spec(body)?;
         let (group, kind) = self.kind();
         let request = spec.request().map_err(|causes| Status::invalid(group, kind, "", causes))?;
-        let judged = authorizer.review(Attributes { user, request: &request }).await;
-        Ok(judged.into_json())
+        let decision = authorizer.review(Attributes { user, request: &request }).await;
+        Ok(decision.into_json())
     }
 
     fn review_rules(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
@@ -149,11 +149,12 @@ impl UserRules {
 
     fn add(&mut self, rule: &policy::PolicyRule) {
         if !rule.resources.is_empty() {
-            let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            let mut resource_rule =
+                json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
             if !rule.resource_names.is_empty() {
-                told["resourceNames"] = json!(rule.resource_names);
+                resource_rule["resourceNames"] = json!(rule.resource_names);
             }
-            self.resources.push(told);
+            self.resources.push(resource_rule);
         }
         if !rule.non_resource_urls.is_empty() {
             self.paths.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));

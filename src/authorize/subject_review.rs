@@ -53,11 +53,12 @@ pub async fn subject_access_review(
     let extra = spec.extra.unwrap_or_default().into_iter().map(|(key, values)| (key, values.unwrap_or_default()));
     let user = User { name: spec.user, uid: spec.uid, groups, extra: extra.collect() };
     let user = believed.filter(Arc::new(user));
-    let judged = authorizer.review(Attributes { user: &user, request: &request }).await;
-    let written = serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
+    let decision = authorizer.review(Attributes { user: &user, request: &request }).await;
+    let sent_spec =
+        serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
     Ok(json!({
         "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "metadata": {},
-        "spec": written.unwrap_or_else(|| json!({})), "status": judged.into_json(),
+        "spec": sent_spec.unwrap_or_else(|| json!({})), "status": decision.into_json(),
     }))
 }
 

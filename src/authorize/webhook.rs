@@ -153,12 +153,11 @@ impl AccessReviewClient {
         if self.health.is_unproven() {
             let anonymous = User { name: "system:anonymous".to_owned(), ..User::default() };
             let request = RequestInfo { path: "/readyz", verb: "get".into(), ..RequestInfo::default() };
-            let asked =
-                request_body(Attributes { user: &anonymous, request: &request }, self.settings.target.version());
+            let body = request_body(Attributes { user: &anonymous, request: &request }, self.settings.target.version());
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
                 // The outcome is recorded in the health of the calls.
-                let _ = reviews.send_review(&client, asked).await;
+                let _ = reviews.send_review(&client, body).await;
             });
         }
     }
@@ -181,7 +180,7 @@ impl AccessReviewClient {
             }
             Err(why) => return self.failure_decision(&why),
         }
-        let asked = || PendingReview {
+        let pending_review = || PendingReview {
             key,
             body: request_body(attributes, self.settings.target.version()),
             owner: attributes.user.name.clone(),
@@ -191,9 +190,9 @@ impl AccessReviewClient {
             key,
             || self.decisions.get_fresh(&key, Instant::now()).map(Ok),
             |landing| {
-                let (reviews, asked) = (self.clone(), asked());
+                let (reviews, review) = (self.clone(), pending_review());
                 self.remote.run(move |client: Rc<Client>| async move {
-                    reviews.complete_flight(&client, asked, landing).await;
+                    reviews.complete_flight(&client, review, landing).await;
                 });
             },
         );
@@ -251,10 +250,10 @@ impl AccessReviewClient {
     async fn complete_flight(
         &self,
         client: &Client,
-        asked: PendingReview,
+        review: PendingReview,
         landing: FlightGuard<Result<ReviewVerdict, ReviewFailure>>,
     ) {
-        let outcome = self.send_review(client, asked.body.clone()).await.map(|said| self.store(&asked, said));
+        let outcome = self.send_review(client, review.body.clone()).await.map(|verdict| self.store(&review, verdict));
         landing.complete(Ok(outcome));
     }
 
@@ -275,12 +274,12 @@ impl AccessReviewClient {
     }
 
     /// Counts an attempt: like kube-apiserver by webhook name, or like an extension API server by status.
-    fn record_attempt(&self, answer: &Result<ApiResponse, CallError>, took: Duration) {
+    fn record_attempt(&self, answer: &Result<ApiResponse, CallError>, duration: Duration) {
         if self.webhook.name.is_empty() {
             return self.metrics.reviews().record_request(
                 ReviewKind::Access,
                 answer.as_ref().ok().map(|answer| answer.status),
-                took,
+                duration,
             );
         }
         let result = match answer {
@@ -288,19 +287,19 @@ impl AccessReviewClient {
             _ if is_timeout(answer) => RoundTrip::Timeout,
             _ => RoundTrip::Error,
         };
-        self.webhook_metrics.record_request(result, took);
+        self.webhook_metrics.record_request(result, duration);
     }
 
-    fn store(&self, asked: &PendingReview, said: ReviewVerdict) -> ReviewVerdict {
-        let (ttl, stale) = match &said {
+    fn store(&self, review: &PendingReview, verdict: ReviewVerdict) -> ReviewVerdict {
+        let (ttl, stale) = match &verdict {
             ReviewVerdict::Allowed(_) => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
             ReviewVerdict::Denied(_) | ReviewVerdict::NoOpinion(_) => (self.settings.unauthorized_ttl, Duration::ZERO),
-            ReviewVerdict::Conflict | ReviewVerdict::Excluded => return said,
+            ReviewVerdict::Conflict | ReviewVerdict::Excluded => return verdict,
         };
-        if !asked.is_cacheable {
-            return said;
+        if !review.is_cacheable {
+            return verdict;
         }
-        self.insert(asked.key, &asked.owner, said, ttl, stale)
+        self.insert(review.key, &review.owner, verdict, ttl, stale)
     }
 
     /// Inserts a verdict. A denial replaces an earlier allowed decision even if its own TTL is zero.
@@ -308,14 +307,14 @@ impl AccessReviewClient {
         &self,
         key: DecisionKey,
         owner: &str,
-        said: ReviewVerdict,
+        verdict: ReviewVerdict,
         ttl: Duration,
         stale: Duration,
     ) -> ReviewVerdict {
         let now = Instant::now();
-        let (bytes, fresh_until) = (said.heap_bytes(), now + ttl);
-        let kept = CachedDecision { value: said, owner, bytes, fresh_until, stale_until: fresh_until + stale };
-        self.decisions.insert(key, kept, now)
+        let (bytes, fresh_until) = (verdict.heap_bytes(), now + ttl);
+        let decision = CachedDecision { value: verdict, owner, bytes, fresh_until, stale_until: fresh_until + stale };
+        self.decisions.insert(key, decision, now)
     }
 }
 

@@ -20,26 +20,26 @@ pub async fn publish_api_services(
 ) {
     let mut changes = availability.changes();
     let mut published: BTreeSet<Arc<str>> = BTreeSet::new();
-    let mut seen: Option<(Revision, u64)> = None;
+    let mut published_versions: Option<(Revision, u64)> = None;
     loop {
-        let known = registry.get();
-        let since = seen
+        let current = registry.get();
+        let since = published_versions
             .as_ref()
-            .map(|(revision, version)| (known.changes_since(revision), availability.changed_since(*version)));
+            .map(|(revision, version)| (current.changes_since(revision), availability.changed_since(*version)));
         let names: BTreeSet<Arc<str>> = match &since {
             // The object of an APIService does not depend on its endpoints.
             Some((Some(registered), (_, Some(conditions)))) => {
                 registered.api_services.iter().map(|name| Arc::from(*name)).chain(conditions.iter().cloned()).collect()
             }
-            _ => known.api_services().map(|one| one.name.as_str().into()).chain(published.iter().cloned()).collect(),
+            _ => current.api_services().map(|one| one.name.as_str().into()).chain(published.iter().cloned()).collect(),
         };
         let version = match since {
             Some((_, (version, _))) => version,
             None => availability.changed_since(0).0,
         };
-        seen = Some((known.revision(), version));
+        published_versions = Some((current.revision(), version));
         for name in names {
-            let api_service = known.api_service(&name);
+            let api_service = current.api_service(&name);
             match api_service {
                 Some(_) => published.insert(name.clone()),
                 None => published.remove(&name),

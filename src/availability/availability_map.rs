@@ -44,7 +44,7 @@ pub(super) struct ProbeRecord {
     /// Time at which the probe began.
     pub(super) at: Instant,
     /// Whether the probe succeeded.
-    pub(super) answered: bool,
+    pub(super) is_answered: bool,
 }
 
 /// Why a request is rejected.
@@ -157,27 +157,27 @@ impl Availability {
     /// The health of each of `endpoints`, in this order. It is shared by all APIServices that connect with these
     /// `settings`. Other endpoints of this APIService are dropped.
     pub fn track_endpoints(&self, settings: ConnectionSettings, endpoints: &[Address]) -> Vec<Arc<EndpointHealth>> {
-        let board = self.map.upgrade();
-        let map = board.as_ref().map(|board| &board.endpoints);
+        let availability = self.map.upgrade();
+        let map = availability.as_ref().map(|map| &map.endpoints);
         let settings = Arc::new(settings);
         // If none of the endpoints existed before, none is new among others.
         let among_others = map.is_some_and(|map| endpoints.iter().any(|at| map.get(at, &settings).is_some()));
         let fresh = || EndpointHealth::new(among_others, Instant::now());
-        let standing = |at: &Address| match map {
+        let health_of = |at: &Address| match map {
             Some(map) => map.get_or_insert(at, &settings, fresh),
             None => Arc::new(fresh()),
         };
-        let now: Vec<Arc<EndpointHealth>> = endpoints.iter().map(standing).collect();
-        now.iter().for_each(|standing| standing.subscribe(&self.changed));
+        let now: Vec<Arc<EndpointHealth>> = endpoints.iter().map(health_of).collect();
+        now.iter().for_each(|health| health.subscribe(&self.changed));
         *self.endpoints.lock() = endpoints.iter().cloned().zip(now.iter().cloned()).collect();
         now
     }
 
     /// Records whether a connection to `endpoint` could be opened for a probe.
     pub(super) fn record_probe_dial(&self, endpoint: &Address, result: Result<(), &'static str>) {
-        let known = self.endpoints.lock();
-        if let Some((_, standing)) = known.iter().find(|(at, _)| at == endpoint) {
-            standing.record_probe_dial(result);
+        let endpoints = self.endpoints.lock();
+        if let Some((_, health)) = endpoints.iter().find(|(at, _)| at == endpoint) {
+            health.record_probe_dial(result);
         }
     }
 
@@ -193,18 +193,18 @@ impl Availability {
     }
 
     /// Records the result of a probe of `endpoint`.
-    pub(super) fn record_probe(&self, endpoint: &Address, answered: bool) {
-        let (standing, others) = {
-            let known = self.endpoints.lock();
-            let found = known.iter().find(|(at, _)| at == endpoint).map(|(_, standing)| standing.clone());
-            (found, known.iter().any(|(at, standing)| at != endpoint && !standing.is_ejected()))
+    pub(super) fn record_probe(&self, endpoint: &Address, is_answered: bool) {
+        let (health, others) = {
+            let endpoints = self.endpoints.lock();
+            let found = endpoints.iter().find(|(at, _)| at == endpoint).map(|(_, health)| health.clone());
+            (found, endpoints.iter().any(|(at, health)| at != endpoint && !health.is_ejected()))
         };
-        match standing {
-            Some(standing) if answered => standing.record_probe_success(),
-            Some(standing) => drop(standing.record_probe_failure(|| others)),
+        match health {
+            Some(health) if is_answered => health.record_probe_success(),
+            Some(health) => drop(health.record_probe_failure(|| others)),
             None => {}
         }
-        if answered && self.has_state.load(Ordering::Relaxed) {
+        if is_answered && self.has_state.load(Ordering::Relaxed) {
             self.update_circuit(|circuit, _| circuit.record_probe_success(Instant::now()));
         }
     }
@@ -219,8 +219,8 @@ impl Availability {
         if self.circuit.lock().0.is_open() {
             return true;
         }
-        let known = self.endpoints.lock();
-        !known.is_empty() && known.iter().all(|(_, standing)| standing.is_failing())
+        let endpoints = self.endpoints.lock();
+        !endpoints.is_empty() && endpoints.iter().all(|(_, health)| health.is_failing())
     }
 
     /// The last finished probe.
@@ -326,22 +326,22 @@ impl AvailabilityMap {
     /// [`AvailabilityMap::changes`], with the current version. `None` if `version` is too old: then all may have
     /// changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
-        let lately = self.0.change_log.lock();
-        (*self.0.changes.borrow(), lately.changes_since(version).map(|names| names.cloned().collect()))
+        let log = self.0.change_log.lock();
+        (*self.0.changes.borrow(), log.changes_since(version).map(|names| names.cloned().collect()))
     }
 
     fn notify(&self, name: &str) {
-        let mut lately = self.0.change_log.lock();
+        let mut log = self.0.change_log.lock();
         self.0.changes.send_modify(|version| {
             *version += 1;
-            lately.record(*version, name.into());
+            log.record(*version, name.into());
         });
     }
 
-    /// Records a finished probe of `availability`, and announces it if it was `wanted`.
-    pub(super) fn finish_probe(&self, availability: &Availability, asked: ProbeRecord, wanted: bool) {
-        *availability.last_probe.lock() = Some(asked);
-        if wanted {
+    /// Records a finished probe of `availability`, and announces it if it was `is_requested`.
+    pub(super) fn finish_probe(&self, availability: &Availability, record: ProbeRecord, is_requested: bool) {
+        *availability.last_probe.lock() = Some(record);
+        if is_requested {
             self.notify(&availability.name);
         }
     }

@@ -139,9 +139,9 @@ impl CircuitBreaker {
                     self.state = State::Closed;
                     return Ok(None);
                 }
-                let most = RECOVERY_BASE.saturating_mul(1 + passed.as_secs() as usize) + *answers;
+                let limit = RECOVERY_BASE.saturating_mul(1 + passed.as_secs() as usize) + *answers;
                 let user = user();
-                if !self.in_flight.allows(user, most) {
+                if !self.in_flight.allows(user, limit) {
                     return Err(CircuitRejection::Recovering);
                 }
                 (user, None)
@@ -232,11 +232,11 @@ impl ConsecutiveFailures {
 }
 
 impl RecoveryLimit {
-    /// Whether one more request of this user fits within `most`: its requests must be fewer than the room left to
+    /// Whether one more request of this user fits within `limit`: its requests must be fewer than the room left to
     /// others.
-    fn allows(&self, user: u16, most: usize) -> bool {
+    fn allows(&self, user: u16, limit: usize) -> bool {
         let of_user = self.by_user.get(&user).copied().unwrap_or_default();
-        of_user < most.saturating_sub(self.total)
+        of_user < limit.saturating_sub(self.total)
     }
 
     fn add(&mut self, user: u16) {

@@ -31,7 +31,7 @@ impl ConnectionSettings {
         ConnectionSettings {
             server_name: resolved.server_name.clone(),
             plain: resolved.plaintext_protocol,
-            route: resolved.way.clone(),
+            route: resolved.egress_route.clone(),
             ca_bundle: api_service.ca_bundle.clone(),
             insecure_skip_tls_verify: api_service.insecure_skip_tls_verify,
             client_certificate: api_service.client_certificate.clone(),

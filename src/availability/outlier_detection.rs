@@ -94,8 +94,8 @@ impl EndpointHealth {
     /// Has `watcher` notified when requests begin to fail and when they succeed again.
     pub(super) fn subscribe(&self, watcher: &Arc<Notify>) {
         let mut watchers = self.watchers.lock();
-        if !watchers.iter().any(|known| known.as_ptr() == Arc::as_ptr(watcher)) {
-            watchers.retain(|known| known.strong_count() > 0);
+        if !watchers.iter().any(|registered| registered.as_ptr() == Arc::as_ptr(watcher)) {
+            watchers.retain(|registered| registered.strong_count() > 0);
             watchers.push(Arc::downgrade(watcher));
         }
     }

@@ -73,13 +73,13 @@ impl ProbeFailure {
 }
 
 /// Probes endpoints one after the other until one answers, beginning with another one each time. Reports each result to
-/// `heard`.
+/// `on_result`.
 pub(super) async fn probe_endpoints(
     api_service: &ApiService,
     resolved: &ResolvedBackend,
     turn: usize,
     probe: &impl Probe,
-    heard: impl Fn(&Address, Result<(), &ProbeFailure>),
+    on_result: impl Fn(&Address, Result<(), &ProbeFailure>),
 ) -> Result<(), ProbeFailure> {
     let (first, others) = resolved.endpoints.split_at(resolved.preferred_count.min(resolved.endpoints.len()));
     let start = if first.is_empty() { 0 } else { turn % first.len() };
@@ -90,10 +90,10 @@ pub(super) async fn probe_endpoints(
         if tokio::time::Instant::now() >= until {
             break;
         }
-        let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
-        let asked = asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
-        heard(endpoint, asked.as_ref().copied());
-        match asked {
+        let answer = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
+        let result = answer.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
+        on_result(endpoint, result.as_ref().copied());
+        match result {
             Ok(()) => return Ok(()),
             Err(one) => failure = Some(one),
         }

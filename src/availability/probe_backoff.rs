@@ -38,16 +38,16 @@ impl ProbeBackoff {
         }
     }
 
-    /// Delay until the next probe after a result of `answered`. `away`: the backend is unavailable. `doubted`: its
-    /// requests fail.
-    pub(super) fn next_delay(&mut self, answered: bool, away: bool, doubted: bool) -> Duration {
+    /// Delay until the next probe after a probe that failed or `is_answered`. `is_unavailable`: the backend is
+    /// unavailable. `is_doubted`: its requests fail.
+    pub(super) fn next_delay(&mut self, is_answered: bool, is_unavailable: bool, is_doubted: bool) -> Duration {
         let first = MIN_DELAY.min(self.interval);
         // When requests contradict probes, they trigger fewer and fewer of them.
-        let misled = self.expected_result.take().is_some_and(|expected| expected != answered);
+        let misled = self.expected_result.take().is_some_and(|expected| expected != is_answered);
         self.min_gap = if misled { (self.min_gap * 2).min(self.interval) } else { first };
-        self.last_result = answered;
-        self.has_new_endpoints &= !answered;
-        if away {
+        self.last_result = is_answered;
+        self.has_new_endpoints &= !is_answered;
+        if is_unavailable {
             let wait = self.backoff;
             self.backoff = (wait * 2).min(MAX_BACKOFF).min(self.interval);
             return wait;
@@ -55,7 +55,7 @@ impl ProbeBackoff {
         self.backoff = first;
         // One failure of an available backend does not shorten the interval: `failure-threshold` intervals are what the
         // operator granted it. It does when requests fail too, or when new endpoints never answered.
-        if !answered && (doubted || self.has_new_endpoints) { first } else { self.interval }
+        if !is_answered && (is_doubted || self.has_new_endpoints) { first } else { self.interval }
     }
 
     /// Requests began or ceased to fail. Returns the minimum time since the last probe if that contradicts it.

@@ -33,19 +33,19 @@ pub async fn run(
     let publisher = ConditionPublisher { map: &availability_map, observer: &observer };
     let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
     let mut tasks: HashMap<String, ProbeTask> = HashMap::new();
-    let mut seen = None;
+    let mut applied = None;
     loop {
         let now = registry.get();
         let current_routes = routes.get();
         // Other egress routes may change what anything resolves to.
-        let has_same_routes = |seen: &&(Revision, Arc<EgressRoutes>)| Arc::ptr_eq(&seen.1, &current_routes);
-        let changes = seen.as_ref().filter(has_same_routes).and_then(|(revision, _)| now.changes_since(revision));
+        let has_same_routes = |applied: &&(Revision, Arc<EgressRoutes>)| Arc::ptr_eq(&applied.1, &current_routes);
+        let changes = applied.as_ref().filter(has_same_routes).and_then(|(revision, _)| now.changes_since(revision));
         // All that may resolve differently, or are gone.
         let names: BTreeSet<String> = match changes {
             Some(changes) => changes.affected.into_iter().map(str::to_owned).collect(),
             None => now.api_services().map(|one| one.name.clone()).chain(tasks.keys().cloned()).collect(),
         };
-        seen = Some((now.revision(), current_routes.clone()));
+        applied = Some((now.revision(), current_routes.clone()));
         let mut new_local = 0;
         for name in names {
             let Some(api_service) = now.api_service(&name) else {

@@ -36,15 +36,15 @@ impl ProbeTarget {
     /// The index of the first endpoint that `before` did not have; 0 if endpoints were only removed, `None` if all are
     /// the same.
     fn first_new_endpoint(&self, before: &ProbeTarget) -> Option<usize> {
-        let (Ok(place), Ok(place_before)) = (&self.resolved, &before.resolved) else { return None };
-        let is_new = |endpoint| !place_before.endpoints.contains(endpoint);
-        (place != place_before).then(|| place.endpoints.iter().position(is_new).unwrap_or(0))
+        let (Ok(resolved), Ok(old_resolved)) = (&self.resolved, &before.resolved) else { return None };
+        let is_new = |endpoint| !old_resolved.endpoints.contains(endpoint);
+        (resolved != old_resolved).then(|| resolved.endpoints.iter().position(is_new).unwrap_or(0))
     }
 
     /// Whether `other` is the same backend, probed in the same way; its endpoints may differ.
     pub(super) fn is_probed_alike(&self, other: &ProbeTarget) -> bool {
-        let (Ok(place), Ok(other_place)) = (&self.resolved, &other.resolved) else { return false };
-        if (&place.server_name, &place.prefix) != (&other_place.server_name, &other_place.prefix) {
+        let (Ok(resolved), Ok(other_resolved)) = (&self.resolved, &other.resolved) else { return false };
+        if (&resolved.server_name, &resolved.prefix) != (&other_resolved.server_name, &other_resolved.prefix) {
             return false;
         }
         if Arc::ptr_eq(&self.api_service, &other.api_service) {
@@ -73,12 +73,12 @@ pub(super) struct ConditionPublisher<'r, W> {
 }
 
 impl<W: ProbeObserver> ConditionPublisher<'_, W> {
-    /// Publishes the condition of `judge` if it differs from the published one.
-    fn publish(&self, name: &str, judge: &mut ConditionTracker) {
+    /// Publishes the condition of `tracker` if it differs from the published one.
+    fn publish(&self, name: &str, tracker: &mut ConditionTracker) {
         let availability = self.map.get_or_insert(name);
         let before = availability.condition();
         let open_circuit = availability.circuit_open_reason();
-        let now = judge.condition().with_open_circuit(open_circuit);
+        let now = tracker.condition().with_open_circuit(open_circuit);
         if *before == now {
             return;
         }
@@ -88,7 +88,7 @@ impl<W: ProbeObserver> ConditionPublisher<'_, W> {
         if unavailable && (before.status != ConditionStatus::False || before.reason != now.reason) {
             self.observer.became_unavailable(name, &now.reason);
         }
-        if !judge.should_log(&before, &now, SystemTime::now()) {
+        if !tracker.should_log(&before, &now, SystemTime::now()) {
             return;
         }
         let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
@@ -113,31 +113,31 @@ impl<W: ProbeObserver> ConditionPublisher<'_, W> {
         }
     }
 
-    fn start(&self, api_service: &ApiService, judge: &SharedTracker) {
+    fn start(&self, api_service: &ApiService, shared: &SharedTracker) {
         let now = SystemTime::now();
         let (failures, successes) = (api_service.settings.failure_threshold, api_service.settings.success_threshold);
-        let mut judge = judge.borrow_mut();
-        if judge.is_none() {
+        let mut tracker = shared.borrow_mut();
+        if tracker.is_none() {
             self.observer.set_unavailable(&api_service.name, false);
         }
-        let judge = judge.get_or_insert_with(|| ConditionTracker::new(failures, successes, now));
-        judge.restart(failures, successes, now);
-        self.publish(&api_service.name, judge);
+        let tracker = tracker.get_or_insert_with(|| ConditionTracker::new(failures, successes, now));
+        tracker.restart(failures, successes, now);
+        self.publish(&api_service.name, tracker);
     }
 
     /// Feeds `finding` to the tracker. Returns the status after it.
-    fn observe(&self, api_service: &ApiService, judge: &SharedTracker, finding: ProbeResult) -> ConditionStatus {
-        let mut judge = judge.borrow_mut();
-        let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
-        judge.observe(finding, SystemTime::now());
-        self.publish(&api_service.name, judge);
-        judge.condition().status
+    fn observe(&self, api_service: &ApiService, shared: &SharedTracker, finding: ProbeResult) -> ConditionStatus {
+        let mut tracker = shared.borrow_mut();
+        let Some(tracker) = tracker.as_mut() else { return ConditionStatus::Unknown };
+        tracker.observe(finding, SystemTime::now());
+        self.publish(&api_service.name, tracker);
+        tracker.condition().status
     }
 
     /// Publishes the condition again: the state of the circuit may have changed.
-    fn publish_circuit_change(&self, name: &str, judge: &SharedTracker) {
-        if let Some(judge) = judge.borrow_mut().as_mut() {
-            self.publish(name, judge);
+    fn publish_circuit_change(&self, name: &str, shared: &SharedTracker) {
+        if let Some(tracker) = shared.borrow_mut().as_mut() {
+            self.publish(name, tracker);
         }
     }
 }
@@ -145,25 +145,25 @@ impl<W: ProbeObserver> ConditionPublisher<'_, W> {
 /// Probes the backend repeatedly until it no longer resolves.
 pub(super) async fn probe_repeatedly<W: ProbeObserver>(
     mut following: watch::Receiver<Rc<ProbeTarget>>,
-    judge: SharedTracker,
-    judges: &ConditionPublisher<'_, W>,
+    tracker: SharedTracker,
+    publisher: &ConditionPublisher<'_, W>,
     probe: &impl Probe,
 ) {
     let first = following.borrow().clone();
     let api_service = &first.api_service;
     match &first.resolved {
-        Ok(_) => judges.start(api_service, &judge),
+        Ok(_) => publisher.start(api_service, &tracker),
         Err(ResolveError { reason: "Local", .. }) => {
-            judges.start(api_service, &judge);
-            judges.observe(api_service, &judge, ProbeResult::Local);
+            publisher.start(api_service, &tracker);
+            publisher.observe(api_service, &tracker, ProbeResult::Local);
         }
         Err(ResolveError { reason, message }) => {
             let now = SystemTime::now();
             let settings = &api_service.settings;
-            judge.borrow_mut().get_or_insert_with(|| {
+            tracker.borrow_mut().get_or_insert_with(|| {
                 ConditionTracker::new(settings.failure_threshold, settings.success_threshold, now)
             });
-            judges.observe(api_service, &judge, ProbeResult::Unresolved { reason, message: message.clone() });
+            publisher.observe(api_service, &tracker, ProbeResult::Unresolved { reason, message: message.clone() });
         }
     }
     let mut pace = ProbeBackoff::new(api_service.settings.probe_interval);
@@ -171,31 +171,31 @@ pub(super) async fn probe_repeatedly<W: ProbeObserver>(
     loop {
         let now = following.borrow_and_update().clone();
         let (api_service, Ok(resolved)) = (&now.api_service, &now.resolved) else { return };
-        let availability = judges.map.get_or_insert(&api_service.name);
-        let (at, wanted) = (std::time::Instant::now(), availability.take_probe_request());
+        let availability = publisher.map.get_or_insert(&api_service.name);
+        let (at, is_requested) = (std::time::Instant::now(), availability.take_probe_request());
         let contradicted = pace.expects_failure();
-        let heard = |endpoint: &Address, result: Result<(), &ProbeFailure>| {
+        let record_endpoint = |endpoint: &Address, result: Result<(), &ProbeFailure>| {
             let dialed = result.err().and_then(|failure| failure.dial_failure).map_or(Ok(()), Err);
             availability.record_probe_dial(endpoint, dialed);
             match result.is_ok() {
                 // Its requests fail right now. A successful probe alone does not make the endpoint healthy.
                 true if contradicted => {}
-                answered => availability.record_probe(endpoint, answered),
+                is_answered => availability.record_probe(endpoint, is_answered),
             }
         };
-        let finding = match probe_endpoints(api_service, resolved, turn, probe, heard).await {
+        let finding = match probe_endpoints(api_service, resolved, turn, probe, record_endpoint).await {
             Ok(()) => ProbeResult::Answered,
             Err(ProbeFailure { message, detail, .. }) => ProbeResult::Failed { message, detail },
         };
         turn = turn.wrapping_add(1);
-        let answered = finding == ProbeResult::Answered;
-        let away = judges.observe(api_service, &judge, finding) == ConditionStatus::False;
-        if away && !answered {
+        let is_answered = finding == ProbeResult::Answered;
+        let is_unavailable = publisher.observe(api_service, &tracker, finding) == ConditionStatus::False;
+        if is_unavailable && !is_answered {
             availability.confirm_dial_failures();
         }
-        judges.map.finish_probe(&availability, ProbeRecord { at, answered }, wanted);
+        publisher.map.finish_probe(&availability, ProbeRecord { at, is_answered }, is_requested);
         let ended = Instant::now();
-        let wait = pace.next_delay(answered, away, availability.is_failing());
+        let wait = pace.next_delay(is_answered, is_unavailable, availability.is_failing());
         let mut next = pin!(sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())));
         loop {
             tokio::select! {
@@ -205,7 +205,7 @@ pub(super) async fn probe_repeatedly<W: ProbeObserver>(
                     if let Some(first) = following.borrow_and_update().first_new_endpoint(&now) {
                         turn = first;
                         let soon = pace.endpoints_changed();
-                        if away {
+                        if is_unavailable {
                             break;
                         }
                         let until = next.deadline().min(ended + soon);
@@ -213,9 +213,9 @@ pub(super) async fn probe_repeatedly<W: ProbeObserver>(
                     }
                 }
                 () = availability.changed() => {
-                    judges.publish_circuit_change(&api_service.name, &judge);
-                    let wanted = availability.is_probe_requested().then(|| pace.requested_delay());
-                    if let Some(soon) = pace.requests_changed(availability.is_failing()).into_iter().chain(wanted).min() {
+                    publisher.publish_circuit_change(&api_service.name, &tracker);
+                    let requested_delay = availability.is_probe_requested().then(|| pace.requested_delay());
+                    if let Some(soon) = pace.requests_changed(availability.is_failing()).into_iter().chain(requested_delay).min() {
                         let until = next.deadline().min(ended + soon);
                         next.as_mut().reset(until);
                     }

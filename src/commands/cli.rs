@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::help::HelpCommand;
 use super::pki::PkiCommand;
 use super::status::StatusCommand;
+use super::store::StoreTask;
 use crate::config::konnectivity::{KonnectivityAgentCommand, KonnectivityServerCommand};
 use crate::config::{
     Arguments, GatewayCommand, LogOnly, ProxyCommand, QuickstartCommand, SidecarCommand, Socks5Command,
@@ -18,7 +20,7 @@ use crate::config::{
 #[command(name = "narthex", version, about, max_term_width = 110)]
 // The last value of a repeated flag wins, as with kubectl.
 #[command(args_override_self = true)]
-#[command(after_help = "Start here: narthex quickstart")]
+#[command(after_help = "Start here: narthex quickstart", disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -28,7 +30,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Try it: run the gateway with a small example API and a kubeconfig on this machine
+    /// Try it: run the gateway with sample custom resources and a kubeconfig on this machine
     #[command(after_help = ENVIRONMENT_HELP)]
     Quickstart(Arguments<QuickstartCommand>),
     /// Run the gateway in front of extension API servers
@@ -63,6 +65,12 @@ pub enum Command {
     Check(CheckCommand),
     /// Show the state of a running process: APIServices, endpoints, certificates
     Status(StatusCommand),
+    /// Back up or verify the store of the embedded API server
+    Store {
+        /// What to do
+        #[command(subcommand)]
+        task: StoreTask,
+    },
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -70,6 +78,8 @@ pub enum Command {
     },
     /// Print the manual page of a command
     Man(ManCommand),
+    /// Print the help of a command, or a page of the documents
+    Help(HelpCommand),
 }
 
 /// The commands that read their environment themselves.
@@ -84,8 +94,8 @@ pub fn command() -> clap::Command {
 }
 
 /// Parses a command line; the first word is the program's name.
-pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Command, clap::Error> {
-    command().try_get_matches_from(line).and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| cli.command)
+pub fn parse(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Command, clap::Error> {
+    command().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| cli.command)
 }
 
 /// Adds the environment variable `NARTHEX_<FLAG>` to every flag, except for the commands in `except`.

@@ -8,31 +8,31 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use super::cli::{ManCommand, command};
 use super::{print, report_problems};
-use crate::process::{Problem, Problems};
+use crate::process::{Problem, Problems, replace_file};
 
 const SECTION: &str = "1";
 
 /// Prints one page, or writes all into a directory.
-pub(super) fn run(wanted: &ManCommand) -> ExitCode {
-    match &wanted.output_dir {
+pub(super) fn run(command: &ManCommand) -> ExitCode {
+    match &command.output_dir {
         Some(directory) => match write_pages(directory) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => report_problems("man", &Problems(vec![Problem::new(directory.display(), error)])),
+            Err(problem) => report_problems("man", &Problems(vec![problem])),
         },
-        None => match pages().into_iter().find(|page| page.words == wanted.words) {
+        None => match pages().into_iter().find(|page| page.words == command.words) {
             Some(page) => print(page.text.as_bytes()),
             None => {
-                let problem = Problem::new(wanted.words.join(" "), "no such command; see narthex --help");
+                let problem = Problem::new(command.words.join(" "), "no such command; see narthex --help");
                 report_problems("man", &Problems(vec![problem]))
             }
         },
     }
 }
 
-fn write_pages(directory: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(directory)?;
+fn write_pages(directory: &Path) -> Result<(), Problem> {
+    std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
     for page in pages() {
-        std::fs::write(directory.join(format!("{}.{SECTION}", page_name(&page.words))), page.text)?;
+        replace_file(&directory.join(format!("{}.{SECTION}", page_name(&page.words))), page.text, 0o644)?;
     }
     Ok(())
 }

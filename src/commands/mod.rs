@@ -4,6 +4,7 @@ pub mod check;
 pub mod cli;
 mod completion;
 pub mod gateway;
+pub mod help;
 pub mod konnectivity;
 mod man;
 pub mod pki;
@@ -14,6 +15,7 @@ pub mod sidecar;
 mod signals;
 pub mod socks5;
 pub mod status;
+pub mod store;
 mod threads;
 mod watchdog;
 
@@ -39,7 +41,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    // The sockets would be for the gateway, or for the sidecar of its example.
+    // The quickstart listens at ports of its own.
     if !matches!(command, Command::Quickstart(_)) {
         inherit_sockets();
     }
@@ -81,8 +83,10 @@ pub fn main() -> ExitCode {
         },
         Command::Check(check) => check::run(&check),
         Command::Status(command) => command.run(),
+        Command::Store { task } => store::run(&task),
+        Command::Help(command) => help::run(&command, cli::command()),
         Command::Completion { shell } => completion::run(shell),
-        Command::Man(wanted) => man::run(&wanted),
+        Command::Man(command) => man::run(&command),
     }
 }
 
@@ -115,7 +119,7 @@ fn print_warnings(warnings: &[Problem]) {
     print_help_links(warnings);
 }
 
-/// Prints where the documents explain these problems, each section once.
+/// Prints which command explains these problems, each section once.
 fn print_help_links(problems: &[Problem]) {
     let links: BTreeSet<&str> = problems.iter().filter_map(Problem::help_link).collect();
     for link in links {

@@ -19,34 +19,35 @@ const PROXY_AGENT: &str = "proxy-agent";
 ///
 /// # Errors
 /// clap's error, help or version.
-pub(super) fn parse(mut line: Vec<OsString>) -> Result<(ProgramName, Command), clap::Error> {
-    let program = line.first().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str).map(str::to_owned);
+pub(super) fn parse(mut command_line: Vec<OsString>) -> Result<(ProgramName, Command), clap::Error> {
+    let program =
+        command_line.first().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str).map(str::to_owned);
     match program.as_deref() {
         Some(KUBE_RBAC_PROXY) => {
-            normalize_flags(&mut line, 1);
-            let arguments = parse_as::<Arguments<SidecarCommand>>(sidecar_program(), line)?;
+            normalize_flags(&mut command_line, 1);
+            let arguments = parse_as::<Arguments<SidecarCommand>>(sidecar_program(), command_line)?;
             return Ok((ProgramName::KubeRbacProxy, Command::Sidecar(arguments)));
         }
         Some(PROXY_SERVER) => {
-            normalize_flags(&mut line, 1);
-            let arguments = parse_as::<Arguments<KonnectivityServerCommand>>(server_program(), line)?;
+            normalize_flags(&mut command_line, 1);
+            let arguments = parse_as::<Arguments<KonnectivityServerCommand>>(server_program(), command_line)?;
             return Ok((ProgramName::Narthex, Command::KonnectivityServer(arguments)));
         }
         Some(PROXY_AGENT) => {
-            normalize_flags(&mut line, 1);
-            let arguments = parse_as::<Arguments<KonnectivityAgentCommand>>(agent_program(), line)?;
+            normalize_flags(&mut command_line, 1);
+            let arguments = parse_as::<Arguments<KonnectivityAgentCommand>>(agent_program(), command_line)?;
             return Ok((ProgramName::Narthex, Command::KonnectivityAgent(arguments)));
         }
         _ => {}
     }
-    if line.len() > 2 && line[1] == "check" && line[2] == KUBE_RBAC_PROXY {
-        normalize_flags(&mut line, 3);
+    if command_line.len() > 2 && command_line[1] == "check" && command_line[2] == KUBE_RBAC_PROXY {
+        normalize_flags(&mut command_line, 3);
     }
-    Ok((ProgramName::Narthex, cli::parse(line)?))
+    Ok((ProgramName::Narthex, cli::parse(command_line)?))
 }
 
-fn parse_as<A: FromArgMatches>(program: clap::Command, line: Vec<OsString>) -> Result<A, clap::Error> {
-    A::from_arg_matches(&program.try_get_matches_from(line)?)
+fn parse_as<A: FromArgMatches>(program: clap::Command, arguments: Vec<OsString>) -> Result<A, clap::Error> {
+    A::from_arg_matches(&program.try_get_matches_from(arguments)?)
 }
 
 /// The clap definition of a program in whose place narthex runs.
@@ -79,10 +80,10 @@ fn agent_program() -> clap::Command {
 
 /// Rewrites the flag spellings of Kubernetes programs from word `first` on: `_` in a flag name becomes `-`, and `--version` may
 /// have a value (k8s.io/component-base, `cli/flag` and `version/verflag`).
-fn normalize_flags(line: &mut Vec<OsString>, first: usize) {
-    let end = line.iter().position(|word| word == "--").unwrap_or(line.len()).max(first);
+fn normalize_flags(arguments: &mut Vec<OsString>, first: usize) {
+    let end = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len()).max(first);
     let mut spelled = Vec::new();
-    for word in line.drain(first..end) {
+    for word in arguments.drain(first..end) {
         let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else {
             spelled.push(word);
             continue;
@@ -98,7 +99,7 @@ fn normalize_flags(line: &mut Vec<OsString>, first: usize) {
             None => spelled.push(name.into()),
         }
     }
-    line.splice(first..first, spelled);
+    arguments.splice(first..first, spelled);
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ mod fetch;
 mod konnectivity;
 mod refusals;
 mod traffic;
+mod wait;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ use serde::Deserialize;
 
 use crate::admin::{self, AdminToken, ApiServiceReport, AttentionReport, StatusReport, StatusSummary};
 use crate::konnectivity::report::{AGENT_ROLE, KonnectivityAgentReport, KonnectivityServerReport, SERVER_ROLE};
+use crate::kubeapi::duration;
 use crate::process::WatchedFileContent;
 
 /// Show the state of a running process: APIServices, endpoints, certificates; agents and tunnels of Konnectivity
@@ -41,6 +44,11 @@ pub struct StatusCommand {
     /// Show the state until Ctrl-C, also while the process restarts; a terminal is redrawn
     #[arg(short, long)]
     pub watch: bool,
+    /// Wait until the process is ready and nothing fails: every APIService is available, no remote call fails. Exit with 1
+    /// after this time
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "60s",
+        value_parser = parse_wait, conflicts_with = "watch")]
+    pub wait: Option<Duration>,
     /// Seconds between two reports of --watch
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
@@ -67,6 +75,10 @@ pub enum StatusFormat {
     Yaml,
 }
 
+fn parse_wait(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|_| "use a duration such as 30s or 2m".to_owned())
+}
+
 impl StatusCommand {
     /// Fetches the report and prints it to standard output. Exit status 1 without a report, and with `--fail` when
     /// anything in it fails.
@@ -76,6 +88,9 @@ impl StatusCommand {
             runtime.block_on(async {
                 if self.watch {
                     return watch::run(self, Duration::from_secs(self.interval)).await;
+                }
+                if let Some(longest) = self.wait {
+                    return wait::run(self, longest).await;
                 }
                 let (text, verdict) = self.fetch_output(self.output == StatusFormat::Wide).await?;
                 // A closed pipe is not a failure.
@@ -212,6 +227,12 @@ fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> Stri
     out
 }
 
+/// Entries of one kind in the list of what needs attention, at most.
+const MAX_ATTENTION: usize = 10;
+
+/// Rows of APIServices that are unavailable for the same reason, at most.
+const MAX_UNAVAILABLE: usize = 20;
+
 /// The lines above the tables: summary, what needs attention, version, phase, addresses.
 fn heading(report: &StatusReport, now: SystemTime) -> String {
     let mut out = format!("{}\n", replace_control_characters(&report.summarize(now).line()));
@@ -242,12 +263,25 @@ fn append_attention(out: &mut String, entries: &[AttentionReport], now: SystemTi
         return;
     }
     out.push_str("\nNeeds attention:\n");
-    for AttentionReport { severity, subject, text, since, .. } in entries {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for AttentionReport { severity, section, subject, text, since } in entries {
+        // The section of the process has entries of several kinds.
+        let kind = if section == "process" { subject } else { section };
+        let count = counts.entry(kind).or_default();
+        *count += 1;
+        if *count > MAX_ATTENTION {
+            continue;
+        }
         // Warnings without an object have the severity as their subject.
         let subject = if subject == severity { String::new() } else { format!(" {subject}:") };
         let age = if since.is_empty() { String::new() } else { format!(" (for {})", StatusReport::age(since, now)) };
         out.push_str(&replace_control_characters(&format!("  {severity}:{subject} {}{age}", text.trim_end())));
         out.push('\n');
+    }
+    for (kind, count) in counts.into_iter().filter(|(_, count)| *count > MAX_ATTENTION) {
+        let more = count - MAX_ATTENTION;
+        let kind = replace_control_characters(kind);
+        out.push_str(&format!("  and {more} more ({kind}): narthex status -o json\n"));
     }
     out.push('\n');
 }
@@ -266,7 +300,17 @@ fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, s
     // Available local APIServices are only counted: they have no backend that can fail, and a cluster has many.
     let folded =
         |service: &&ApiServiceReport| !wide && service.is_available_local() && !(traffic && service.has_traffic());
-    let rows = report.apiservices_in_order().filter(|service| !folded(service)).map(|service| {
+    // A thousand with the same defect are told in one line.
+    let mut unavailable = BTreeMap::<&str, usize>::new();
+    let mut shown = Vec::new();
+    for service in report.apiservices_in_order().filter(|service| !folded(service)) {
+        let count = unavailable.entry(&service.reason).or_default();
+        *count += usize::from(service.available == Some(false));
+        if wide || service.available != Some(false) || *count <= MAX_UNAVAILABLE {
+            shown.push(service);
+        }
+    }
+    let rows = shown.into_iter().map(|service| {
         let mut row = vec![
             service.name.clone(),
             service.service.clone(),
@@ -277,13 +321,20 @@ fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, s
         ];
         row.extend(traffic.then(|| traffic::cells(&service.traffic)).into_iter().flatten());
         row.push(StatusReport::age(&service.since, now));
-        row.extend(has_egress.then(|| service.way.clone()));
+        row.extend(has_egress.then(|| service.egress_route.clone()));
         if wide {
             row.extend([service.circuit.clone(), service.discovery.describe(now), service.message.clone()]);
         }
         row
     });
-    table(out, &columns, rows.collect());
+    let rows = rows.collect();
+    table(out, &columns, rows);
+    for (reason, count) in unavailable.into_iter().filter(|(_, count)| !wide && *count > MAX_UNAVAILABLE) {
+        let more = count - MAX_UNAVAILABLE;
+        out.push_str(&replace_control_characters(&format!(
+            "{more} more are unavailable ({reason}): narthex status -o wide\n"
+        )));
+    }
     match report.apiservices.iter().filter(folded).count() {
         0 => {}
         1 => out.push_str("1 Local APIService, available\n"),
@@ -387,6 +438,23 @@ mod tests {
     };
     use crate::tls::CertificateReport;
 
+    #[test]
+    fn many_unavailable_apiservices_are_told_in_one_line() {
+        let service = |number| ApiServiceReport {
+            name: format!("v1.g{number:04}.example.com"),
+            available: Some(false),
+            reason: "ServiceNotFound".into(),
+            ..ApiServiceReport::default()
+        };
+        let report = StatusReport { apiservices: (0..1_000).map(service).collect(), ..report() };
+        let text = tables(&report, SystemTime::UNIX_EPOCH, TableColumns::default());
+        assert!(text.lines().count() < 120, "{} lines", text.lines().count());
+        assert!(text.contains("\n980 more are unavailable (ServiceNotFound): narthex status -o wide\n"), "{text}");
+        assert!(text.contains("\n  and 990 more (backends): narthex status -o json\n"), "{text}");
+        let wide = tables(&report, SystemTime::UNIX_EPOCH, TableColumns { wide: true, traffic: false });
+        assert!(wide.contains("\nv1.g0999.example.com "), "every one is there");
+    }
+
     fn report() -> StatusReport {
         StatusReport {
             version: "0.1.0".into(),
@@ -417,7 +485,7 @@ mod tests {
                             ..EndpointReport::default()
                         },
                     ],
-                    way: "cluster (socks5)".into(),
+                    egress_route: "cluster (socks5)".into(),
                     circuit: "half-open".into(),
                     discovery: DiscoveryReport {
                         state: "stale".into(),
@@ -593,7 +661,7 @@ webhook   12        3
 
     #[test]
     fn status_fetches_report_from_admin_listener() {
-        use crate::admin::{AdminState, spawn};
+        use crate::admin::{AdminSocket, AdminState, spawn};
         use crate::observe::{LogLevel, Metrics};
         let state = AdminState {
             report: std::sync::Arc::new(report),
@@ -605,7 +673,7 @@ webhook   12        3
             token: None,
             drain: crate::process::Drain::new().1,
         };
-        let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
+        let admin = spawn(AdminSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap(), state).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let ask = |output| {
             let admin_address = admin.local_addr.to_string();
@@ -616,6 +684,7 @@ webhook   12        3
                 fail: false,
                 admin_token_file: None,
                 watch: false,
+                wait: None,
                 interval: 2,
             };
             runtime.block_on(command.fetch_output(false)).unwrap().0

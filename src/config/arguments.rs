@@ -4,15 +4,13 @@ use std::marker::PhantomData;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::flag::{self, Flag, FlagGroup};
+use super::flag::{self, FlagGroup};
 use super::raw::RawFlags;
 
 /// The flags of a command, and the `kind` of its configuration file.
 pub trait CommandFlags {
     /// The flags, grouped as in the help text.
     const FLAGS: &'static [&'static FlagGroup];
-    /// Reserved flags; giving one is an error that names the alternative.
-    const UNIMPLEMENTED: &'static [Flag];
     /// `kind` of its configuration file.
     const KIND: &'static str;
 }
@@ -26,7 +24,7 @@ pub struct Arguments<R> {
 
 impl<R: CommandFlags> Args for Arguments<R> {
     fn augment_args(command: Command) -> Command {
-        flag::augment(command, R::FLAGS, R::UNIMPLEMENTED)
+        flag::augment(command, R::FLAGS)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -36,7 +34,7 @@ impl<R: CommandFlags> Args for Arguments<R> {
 
 impl<R: CommandFlags> FromArgMatches for Arguments<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Arguments { raw: RawFlags::from_command_line(matches, R::FLAGS, R::UNIMPLEMENTED), role: PhantomData })
+        Ok(Arguments { raw: RawFlags::from_command_line(matches, R::FLAGS), role: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

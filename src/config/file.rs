@@ -18,17 +18,18 @@ pub(super) fn read(
     text: &str,
     kind: &str,
     groups: &[&'static FlagGroup],
-    later: &'static [Flag],
     problems: &mut Problems,
 ) -> Vec<(&'static Flag, FlagValue)> {
     let document = match serde_saphyr::from_str::<ConfigDocument>(text) {
         Ok(document) => document,
         Err(error) => {
-            let place = match error.location() {
+            let location = match error.location() {
                 Some(location) => format!("{path} line {}", location.line()),
                 None => path.to_owned(),
             };
-            problems.0.push(Problem::new(place, format_args!("not a YAML mapping of flags: {}", first_line(&error))));
+            problems
+                .0
+                .push(Problem::new(location, format_args!("not a YAML mapping of flags: {}", first_line(&error))));
             return Vec::new();
         }
     };
@@ -36,29 +37,29 @@ pub(super) fn read(
     let mut found = Vec::new();
     let mut header = [("apiVersion", API_VERSION, false), ("kind", kind, false)];
     for Entry { name, line, value } in document.0 {
-        let place = format!("{path} line {line}");
+        let location = format!("{path} line {line}");
         if let Some((_, expected, seen)) = header.iter_mut().find(|(field, ..)| *field == name) {
             *seen = true;
             match value {
                 YamlValue::One(value) if value == *expected => {}
                 value => problems.0.push(Problem::at_field(
-                    &place,
+                    &location,
                     name,
                     format_args!("{value} is not known here; use {expected}"),
                 )),
             }
             continue;
         }
-        let Some(flag) = flags(groups, later).find(|flag| flag.field_name() == name && flag.name != "config") else {
-            problems.0.push(Problem::at_field(&place, &name, unknown_field_message(&name, groups)));
+        let Some(flag) = flags(groups).find(|flag| flag.field_name() == name && flag.name != "config") else {
+            problems.0.push(Problem::at_field(&location, &name, unknown_field_message(&name, groups)));
             continue;
         };
         match flag_values(flag, value) {
             Ok(None) => {}
             Ok(Some(values)) => {
-                found.push((flag, FlagValue { values, source: ValueSource::File { place, field: name } }));
+                found.push((flag, FlagValue { values, source: ValueSource::File { location, field: name } }));
             }
-            Err(message) => problems.0.push(Problem::at_field(&place, &name, message)),
+            Err(message) => problems.0.push(Problem::at_field(&location, &name, message)),
         }
     }
     for (field, expected, seen) in header {
@@ -81,7 +82,7 @@ pub(super) fn flag_values(flag: &Flag, value: YamlValue) -> Result<Option<Vec<St
 }
 
 fn unknown_field_message(name: &str, groups: &[&'static FlagGroup]) -> String {
-    match likest_field(name, flags(groups, &[])) {
+    match likest_field(name, flags(groups)) {
         Some(field) => format!("unknown field; did you mean {field}?"),
         None => "unknown field; the fields are the flags of the command line in camelCase".to_owned(),
     }
@@ -239,11 +240,11 @@ impl<'de> Deserialize<'de> for YamlValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::gateway::flags::{GATEWAY, UNIMPLEMENTED};
+    use crate::config::gateway::flags::GATEWAY;
 
     fn read_gateway(text: &str) -> (Vec<(&'static str, Vec<String>)>, String) {
         let mut problems = Problems::default();
-        let found = read("n.yaml", text, "GatewayConfiguration", GATEWAY, UNIMPLEMENTED, &mut problems);
+        let found = read("n.yaml", text, "GatewayConfiguration", GATEWAY, &mut problems);
         (found.into_iter().map(|(flag, given)| (flag.name, given.values)).collect(), problems.to_string())
     }
 

@@ -122,20 +122,17 @@ fn single_value(argument: Arg, name: &'static str) -> Arg {
     argument.action(ArgAction::Set).overrides_with(name)
 }
 
-/// All flags, including the reserved ones in `later`.
-pub(super) fn flags(groups: &[&'static FlagGroup], later: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
-    groups.iter().flat_map(|group| group.flags).chain(later)
+/// All flags of `groups`.
+pub(super) fn flags(groups: &[&'static FlagGroup]) -> impl Iterator<Item = &'static Flag> {
+    groups.iter().flat_map(|group| group.flags)
 }
 
-/// Adds the flags of `groups` to a command; those of `later` are parsed but hidden.
-pub(super) fn augment(mut command: Command, groups: &[&'static FlagGroup], later: &'static [Flag]) -> Command {
+/// Adds the flags of `groups` to a command.
+pub(super) fn augment(mut command: Command, groups: &[&'static FlagGroup]) -> Command {
     for group in groups {
         for flag in group.flags {
             command = command.arg(flag.to_arg(group.heading));
         }
-    }
-    for flag in later {
-        command = command.arg(flag.to_arg("Later").hide(true));
     }
     command
 }

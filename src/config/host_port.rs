@@ -72,8 +72,8 @@ const WELL_KNOWN_SERVICES: &[(&str, u16)] = &[("http", 80), ("https", 443)];
 
 fn service_port(name: &str) -> Option<u16> {
     let listed = std::fs::read_to_string("/etc/services").unwrap_or_default();
-    let known = WELL_KNOWN_SERVICES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-    find_service(&listed, name).or(known.map(|(_, port)| *port))
+    let well_known = WELL_KNOWN_SERVICES.iter().find(|(service, _)| service.eq_ignore_ascii_case(name));
+    find_service(&listed, name).or(well_known.map(|(_, port)| *port))
 }
 
 /// Finds a TCP service in text of the form of `/etc/services`: `selection_name port/protocol aliases…`.
@@ -81,8 +81,8 @@ fn find_service(listed: &str, name: &str) -> Option<u16> {
     listed.lines().find_map(|line| {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace();
-        let (first, place) = (words.next()?, words.next()?);
-        let port = place.strip_suffix("/tcp")?;
+        let (first, number) = (words.next()?, words.next()?);
+        let port = number.strip_suffix("/tcp")?;
         let named = std::iter::once(first).chain(words).any(|word| word.eq_ignore_ascii_case(name));
         named.then(|| port.parse().ok())?
     })

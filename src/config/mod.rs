@@ -6,6 +6,7 @@
 mod arguments;
 pub mod control_planes;
 pub mod egress;
+mod environment_proxies;
 mod file;
 mod flag;
 pub mod gateway;
@@ -25,6 +26,7 @@ mod value;
 pub use arguments::{Arguments, CommandFlags};
 pub use file::API_VERSION;
 pub use flag::{Flag, FlagGroup, FlagKind};
+pub(crate) use gateway::default_data_dir;
 pub use gateway::{GatewayCommand, GatewayConfig};
 pub use observability::{LogOnly, ObservabilityConfig};
 pub use parser::Diagnostics;

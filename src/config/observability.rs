@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::arguments::{Arguments, CommandFlags};
-use super::flag::{Flag, FlagGroup};
+use super::flag::FlagGroup;
 use super::host_port;
 use super::observability_flags::LOG;
 use super::parser::{Diagnostics, FlagParser};
@@ -33,14 +33,13 @@ pub struct LogOnly;
 
 impl CommandFlags for LogOnly {
     const FLAGS: &'static [&'static FlagGroup] = &[&LOG];
-    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
 impl Arguments<LogOnly> {
     /// Reads the log settings from command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (log::Settings, Diagnostics) {
-        let mut parser = FlagParser::new(&self.raw, LogOnly::FLAGS, LogOnly::UNIMPLEMENTED, LogOnly::KIND, environment);
+        let mut parser = FlagParser::new(&self.raw, LogOnly::FLAGS, LogOnly::KIND, environment);
         let settings = log_settings(&mut parser);
         (settings, parser.finish())
     }

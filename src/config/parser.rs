@@ -63,32 +63,21 @@ pub(super) struct FlagParser<'a> {
 
 impl<'a> FlagParser<'a> {
     pub(super) fn new(
-        written: &RawFlags,
+        command_line: &RawFlags,
         groups: &'a [&'static FlagGroup],
-        later: &'static [Flag],
         kind: &str,
         environment: &'a dyn Fn(&str) -> Option<String>,
     ) -> FlagParser<'a> {
-        let (written, problems) = written.clone().add_environment_and_file(groups, later, environment, kind);
-        let mut parser = FlagParser {
-            raw: written,
+        let (raw, problems) = command_line.clone().add_environment_and_file(groups, environment, kind);
+        FlagParser {
+            raw,
             groups,
             environment,
             defaults: &[],
             diagnostics: Diagnostics { problems, ..Diagnostics::default() },
             #[cfg(test)]
             read_flags: std::collections::BTreeSet::new(),
-        };
-        for flag in later {
-            let Some(given) = parser.raw.get(flag.name) else { continue };
-            // Turning a reserved switch off is supported.
-            let off = flag.kind == FlagKind::Switch
-                && given.values.last().is_some_and(|value| value::parse_bool(value) == Ok(false));
-            if !off {
-                parser.add_problem(flag.name, format_args!("not in this version yet; {}", flag.help));
-            }
         }
-        parser
     }
 
     /// Overrides the defaults of flags.
@@ -134,8 +123,8 @@ impl<'a> FlagParser<'a> {
         self.is_given(name).then(|| self.switch(name))
     }
 
-    /// A whole number of at most `most`.
-    pub(super) fn count(&mut self, name: &str, most: u64) -> u64 {
+    /// A whole number of at most `max`.
+    pub(super) fn count(&mut self, name: &str, max: u64) -> u64 {
         let number = self.parse(name, |text| text.parse::<i128>().map_err(|_| "use a whole number"));
         match number {
             None => 0,
@@ -143,8 +132,8 @@ impl<'a> FlagParser<'a> {
                 self.add_problem(name, "must not be negative");
                 0
             }
-            Some(number) => u64::try_from(number).ok().filter(|number| *number <= most).unwrap_or_else(|| {
-                self.add_problem(name, format_args!("{number} is too large; the maximum is {most}"));
+            Some(number) => u64::try_from(number).ok().filter(|number| *number <= max).unwrap_or_else(|| {
+                self.add_problem(name, format_args!("{number} is too large; the maximum is {max}"));
                 0
             }),
         }
@@ -165,12 +154,12 @@ impl<'a> FlagParser<'a> {
         size
     }
 
-    /// A number between `least` and `most`.
-    pub(super) fn fraction(&mut self, name: &str, least: f64, most: f64) -> f64 {
-        let number = self.parse(name, |text| text.parse::<f64>().map_err(|_| "use a number")).unwrap_or(least);
-        if !(least..=most).contains(&number) {
-            self.add_problem(name, format_args!("{number} is not between {least} and {most}"));
-            return least;
+    /// A number between `min` and `max`.
+    pub(super) fn fraction(&mut self, name: &str, min: f64, max: f64) -> f64 {
+        let number = self.parse(name, |text| text.parse::<f64>().map_err(|_| "use a number")).unwrap_or(min);
+        if !(min..=max).contains(&number) {
+            self.add_problem(name, format_args!("{number} is not between {min} and {max}"));
+            return min;
         }
         number
     }
@@ -227,8 +216,8 @@ impl<'a> FlagParser<'a> {
     pub(super) fn resolve_path(&mut self, name: &str, path: &str) -> PathBuf {
         let path = self.raw.resolve_path(name, path);
         if self.is_given(name) {
-            let (place, field) = self.raw.problem_location(name);
-            let by = if field.is_empty() { place } else { format!("{place}: {field}") };
+            let (location, field) = self.raw.problem_location(name);
+            let by = if field.is_empty() { location } else { format!("{location}: {field}") };
             self.diagnostics.named_files.push((path.display().to_string(), by));
         }
         path
@@ -255,14 +244,24 @@ impl<'a> FlagParser<'a> {
 
     /// Records an error in the value of a flag.
     pub(super) fn add_problem(&mut self, name: &str, message: impl Display) {
-        let (place, field) = self.raw.problem_location(name);
-        self.diagnostics.problems.0.push(Problem::at_field(place, field, message));
+        let (location, field) = self.raw.problem_location(name);
+        self.diagnostics.problems.0.push(Problem::at_field(location, field, message));
     }
 
     /// Records a warning about a flag.
     pub(super) fn add_warning(&mut self, name: &str, message: impl Display) {
-        let (place, field) = self.raw.problem_location(name);
-        self.diagnostics.warnings.push(Problem::at_field(place, field, message));
+        let (location, field) = self.raw.problem_location(name);
+        self.diagnostics.warnings.push(Problem::at_field(location, field, message));
+    }
+
+    /// Records warnings about variables that are not flags.
+    pub(super) fn add_environment_warnings(&mut self, warnings: Vec<Problem>) {
+        self.diagnostics.warnings.extend(warnings);
+    }
+
+    /// Reports the problems of environment variables that are no flags.
+    pub(super) fn collect_environment<T>(&mut self, read: Result<T, Problems>) -> Option<T> {
+        read.map_err(|problems| self.diagnostics.problems.0.extend(problems.0)).ok()
     }
 
     /// Looks up an environment variable that is not a flag.
@@ -286,7 +285,7 @@ impl<'a> FlagParser<'a> {
     /// Returns the errors and warnings. In tests, checks that every flag was read.
     pub(super) fn finish(self) -> Diagnostics {
         #[cfg(test)]
-        for flag in flags(self.groups, &[]) {
+        for flag in flags(self.groups) {
             let read = flag.name == "config" || self.read_flags.contains(flag.name);
             assert!(read, "--{} is a flag that is never read", flag.name);
         }
@@ -299,7 +298,7 @@ impl<'a> FlagParser<'a> {
     }
 
     fn find_flag(&mut self, name: &str) -> Option<&'static Flag> {
-        let flag = flags(self.groups, &[]).find(|flag| flag.name == name);
+        let flag = flags(self.groups).find(|flag| flag.name == name);
         debug_assert!(flag.is_some(), "--{name} is not a flag of this command");
         #[cfg(test)]
         self.read_flags.extend(flag.map(|flag| flag.name));

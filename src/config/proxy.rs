@@ -7,12 +7,14 @@ use std::time::Duration;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::arguments::{Arguments, CommandFlags};
+use super::environment_proxies::environment_proxies;
 use super::flag::{Flag, FlagGroup, FlagKind};
 use super::host_port;
 use super::kubeconfig_flags;
 use super::observability;
 use super::observability_flags;
 use super::parser::{Diagnostics, FlagParser};
+use crate::egress::ProxyEnvironment;
 use crate::kubeclient::KubeconfigSource;
 use crate::observe::{access, log};
 
@@ -122,7 +124,6 @@ pub struct ProxyCommand;
 impl CommandFlags for ProxyCommand {
     const FLAGS: &'static [&'static FlagGroup] =
         &[&LISTENER, &FILTER, &kubeconfig_flags::KUBECONFIG, &BACKENDS, &kubeconfig_flags::IGNORED, &OBSERVABILITY];
-    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "ProxyConfiguration";
 }
 
@@ -143,6 +144,8 @@ pub struct ProxyConfig {
     pub append_server_path: bool,
     /// TCP keep-alive period of client connections; zero for the default.
     pub keep_alive: Duration,
+    /// Proxies of the environment, on the way to the API server.
+    pub environment_proxies: Option<ProxyEnvironment>,
     /// The access log.
     pub access: access::Settings,
     /// The log.
@@ -184,13 +187,7 @@ impl RequestFilter {
 impl Arguments<ProxyCommand> {
     /// Reads command line, environment and configuration file.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (ProxyConfig, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            ProxyCommand::FLAGS,
-            ProxyCommand::UNIMPLEMENTED,
-            ProxyCommand::KIND,
-            environment,
-        );
+        let mut parser = FlagParser::new(&self.raw, ProxyCommand::FLAGS, ProxyCommand::KIND, environment);
         let listen = listen(&mut parser);
         let api_prefix = path_prefix(&mut parser, "api-prefix");
         let www_prefix = path_prefix(&mut parser, "www-prefix");
@@ -235,6 +232,7 @@ impl Arguments<ProxyCommand> {
             source: kubeconfig_flags::kubeconfig_source(&mut parser),
             append_server_path: parser.switch("append-server-path"),
             keep_alive: parser.duration("keepalive"),
+            environment_proxies: environment_proxies(&mut parser),
             access: observability::access_log_settings(&mut parser),
             log: observability::log_settings(&mut parser),
         };

@@ -21,19 +21,15 @@ pub struct RawFlags {
 
 impl RawFlags {
     /// Collects the flags of the command line.
-    pub(super) fn from_command_line(
-        matches: &ArgMatches,
-        groups: &[&'static FlagGroup],
-        later: &'static [Flag],
-    ) -> RawFlags {
-        let mut written = RawFlags::default();
-        for flag in flags(groups, later) {
+    pub(super) fn from_command_line(matches: &ArgMatches, groups: &[&'static FlagGroup]) -> RawFlags {
+        let mut raw = RawFlags::default();
+        for flag in flags(groups) {
             if let Ok(Some(values)) = matches.try_get_many::<String>(flag.name) {
                 let values = split_values(flag, values.cloned());
-                written.values.insert(flag.name, FlagValue { values, source: ValueSource::CommandLine });
+                raw.values.insert(flag.name, FlagValue { values, source: ValueSource::CommandLine });
             }
         }
-        written
+        raw
     }
 
     /// Adds flags from the environment and then from the file of `--config`, where they are not given yet.
@@ -43,12 +39,11 @@ impl RawFlags {
     pub(super) fn add_environment_and_file(
         mut self,
         groups: &[&'static FlagGroup],
-        later: &'static [Flag],
         environment: &dyn Fn(&str) -> Option<String>,
         kind: &str,
     ) -> (RawFlags, Problems) {
         let mut problems = Problems::default();
-        for flag in flags(groups, later) {
+        for flag in flags(groups) {
             if let Some(value) = environment(&flag.environment_variable()) {
                 let values = split_values(flag, std::iter::once(value));
                 self.values.entry(flag.name).or_insert(FlagValue { values, source: ValueSource::Environment });
@@ -56,12 +51,12 @@ impl RawFlags {
         }
         let path = self.values.get("config").and_then(|given| given.values.last()).filter(|path| !path.is_empty());
         if let Some(path) = path {
-            let place = self.problem_location("config").0;
+            let location = self.problem_location("config").0;
             match std::fs::read_to_string(path) {
-                Err(error) => problems.0.push(Problem::new(place, format_args!("cannot read {path}: {error}"))),
+                Err(error) => problems.0.push(Problem::new(location, format_args!("cannot read {path}: {error}"))),
                 Ok(text) => {
                     self.folder = Path::new(path).parent().unwrap_or(Path::new("")).to_owned();
-                    for (flag, given) in file::read(path, &text, kind, groups, later, &mut problems) {
+                    for (flag, given) in file::read(path, &text, kind, groups, &mut problems) {
                         self.values.entry(flag.name).or_insert(given);
                     }
                 }
@@ -97,7 +92,7 @@ impl RawFlags {
             Some(ValueSource::Environment) => {
                 (format!("NARTHEX_{}", name.replace('-', "_").to_ascii_uppercase()), String::new())
             }
-            Some(ValueSource::File { place, field }) => (place.clone(), field.clone()),
+            Some(ValueSource::File { location, field }) => (location.clone(), field.clone()),
         }
     }
 }
@@ -125,17 +120,12 @@ mod tests {
     };
 
     fn written(line: &[&str], environment: &[(&str, &str)]) -> (RawFlags, Problems) {
-        let command = super::super::flag::augment(clap::Command::new("test"), &[&GROUP], &[]);
+        let command = super::super::flag::augment(clap::Command::new("test"), &[&GROUP]);
         let matches = command.try_get_matches_from(std::iter::once(&"test").chain(line)).unwrap();
         let environment = |name: &str| {
             environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
         };
-        RawFlags::from_command_line(&matches, &[&GROUP], &[]).add_environment_and_file(
-            &[&GROUP],
-            &[],
-            &environment,
-            "Test",
-        )
+        RawFlags::from_command_line(&matches, &[&GROUP]).add_environment_and_file(&[&GROUP], &environment, "Test")
     }
 
     fn values(written: &RawFlags, name: &str) -> Vec<String> {

@@ -102,7 +102,6 @@ pub struct Socks5Command;
 
 impl CommandFlags for Socks5Command {
     const FLAGS: &'static [&'static FlagGroup] = &[&LISTENER, &BACKENDS, &OBSERVABILITY];
-    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
@@ -138,13 +137,7 @@ pub struct Socks5Config {
 impl Arguments<Socks5Command> {
     /// Reads command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (Socks5Config, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            Socks5Command::FLAGS,
-            Socks5Command::UNIMPLEMENTED,
-            Socks5Command::KIND,
-            environment,
-        );
+        let mut parser = FlagParser::new(&self.raw, Socks5Command::FLAGS, Socks5Command::KIND, environment);
         let listen = parser.parse("listen", host_port::listen_address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
         let credentials_file = parser.path("credentials-file");
         let only_this_machine = listen.ip().to_canonical().is_loopback();
@@ -175,16 +168,16 @@ impl Arguments<Socks5Command> {
 
 fn allowed_destinations(parser: &mut FlagParser<'_>, only_this_machine: bool) -> Vec<DestinationPattern> {
     const FLAG: &str = "allow-destinations";
-    let written = parser.list(FLAG);
-    if written.is_empty() && parser.is_given(FLAG) {
+    let patterns = parser.list(FLAG);
+    if patterns.is_empty() && parser.is_given(FLAG) {
         parser.add_problem(FLAG, "is empty: no destination would be allowed");
-    } else if written.is_empty() && !only_this_machine {
+    } else if patterns.is_empty() && !only_this_machine {
         let message = "required: --listen is not a loopback address; give the allowed destinations, or * for all";
         parser.add_problem(FLAG, message);
     }
-    let everything = written.is_empty().then(|| "*".to_owned());
+    let everything = patterns.is_empty().then(|| "*".to_owned());
     let mut allow = Vec::new();
-    for text in written.into_iter().chain(everything) {
+    for text in patterns.into_iter().chain(everything) {
         match DestinationPattern::parse(text.trim(), BareName::Exact) {
             Ok(pattern) => allow.push(pattern),
             Err(why) => parser.add_problem(FLAG, format_args!("{text:?}: {why}")),

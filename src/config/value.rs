@@ -16,7 +16,7 @@ pub(super) enum ValueSource {
     Environment,
     /// The file with its line, and the field in it.
     File {
-        place: String,
+        location: String,
         field: String,
     },
 }

@@ -118,12 +118,12 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
     }
 
     /// Inserts a decision and returns the stored value: if an equal one was stored before, that allocation is kept.
-    pub fn insert(&self, key: DecisionKey, kept: CachedDecision<'_, V>, now: Instant) -> V {
+    pub fn insert(&self, key: DecisionKey, decision: CachedDecision<'_, V>, now: Instant) -> V {
         let mut writing = self.writer.lock();
         let before = self.set(&key).position(|slot| slot.entry.load().as_ref().is_some_and(|entry| entry.key == key));
-        let mut value = kept.value;
-        if let Some(way) = before {
-            let slot = &self.slots[self.set_start(&key) + way];
+        let mut value = decision.value;
+        if let Some(slot_index) = before {
+            let slot = &self.slots[self.set_start(&key) + slot_index];
             if let Some(entry) = &*slot.entry.load()
                 && entry.value == value
             {
@@ -131,7 +131,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
             }
             self.clear_slot(slot, &mut writing);
         }
-        let bytes = kept.bytes + ENTRY_OVERHEAD_BYTES;
+        let bytes = decision.bytes + ENTRY_OVERHEAD_BYTES;
         if bytes > self.limits.bytes {
             self.record_size(&mut writing);
             return value;
@@ -142,16 +142,16 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
             self.evict_one(set, now, &mut writing);
         }
         let free = self.set(&key).position(|slot| slot.entry.load().is_none());
-        let way = free.unwrap_or_else(|| self.evict_one(self.set_start(&key), now, &mut writing).unwrap_or(0));
-        let slot = &self.slots[self.set_start(&key) + way];
-        let owner = std::hash::BuildHasher::hash_one(&writing.hasher, kept.owner);
+        let slot_index = free.unwrap_or_else(|| self.evict_one(self.set_start(&key), now, &mut writing).unwrap_or(0));
+        let slot = &self.slots[self.set_start(&key) + slot_index];
+        let owner = std::hash::BuildHasher::hash_one(&writing.hasher, decision.owner);
         slot.entry.store(Some(Arc::new(Entry {
             key,
             value: value.clone(),
             owner,
             bytes,
-            fresh_until: kept.fresh_until,
-            stale_until: kept.stale_until,
+            fresh_until: decision.fresh_until,
+            stale_until: decision.stale_until,
             last_used: AtomicU32::new(self.seconds(now)),
         })));
         slot.tag.store(key.tag(), Ordering::Release);
@@ -193,18 +193,19 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
 
     /// Evicts an entry of the set that begins at `first`, and returns its slot; none if the set is empty.
     fn evict_one(&self, first: usize, now: Instant, writing: &mut WriterState) -> Option<usize> {
-        let entries: Vec<(usize, Arc<Entry<V>>)> =
-            (0..SLOTS_PER_SET).filter_map(|way| Some((way, self.slots[first + way].entry.load_full()?))).collect();
+        let entries: Vec<(usize, Arc<Entry<V>>)> = (0..SLOTS_PER_SET)
+            .filter_map(|slot_index| Some((slot_index, self.slots[first + slot_index].entry.load_full()?)))
+            .collect();
         let held = |owner: u64| entries.iter().filter(|(_, entry)| entry.owner == owner).count();
-        let (way, entry) = entries.iter().max_by_key(|(_, entry)| {
+        let (slot_index, entry) = entries.iter().max_by_key(|(_, entry)| {
             let useless = entry.stale_until <= now;
             (useless, held(entry.owner), std::cmp::Reverse(entry.last_used.load(Ordering::Relaxed)))
         })?;
         if now < entry.fresh_until {
             self.metrics.reviews().record_eviction(self.name);
         }
-        self.clear_slot(&self.slots[first + way], writing);
-        Some(*way)
+        self.clear_slot(&self.slots[first + slot_index], writing);
+        Some(*slot_index)
     }
 
     fn clear_slot(&self, slot: &CacheSlot<V>, writing: &mut WriterState) {

@@ -29,7 +29,7 @@ impl<V> Default for SingleFlight<V> {
 }
 
 impl<V: Clone> SingleFlight<V> {
-    /// Waits for the result of the call with `key`. If none is in flight, checks `known` again (a call may have just
+    /// Waits for the result of the call with `key`. If none is in flight, checks `lookup` again (a call may have just
     /// finished). Then `ask` must start the call on a task that does not end with this future.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl<V: Clone> SingleFlight<V> {
     pub async fn join(
         self: &Arc<Self>,
         key: DecisionKey,
-        known: impl FnOnce() -> Option<V>,
+        lookup: impl FnOnce() -> Option<V>,
         ask: impl FnOnce(FlightGuard<V>),
     ) -> FlightResult<V> {
         let mut answer = {
@@ -45,8 +45,8 @@ impl<V: Clone> SingleFlight<V> {
             match flying.entry(key) {
                 Entry::Occupied(under_way) => under_way.get().clone(),
                 Entry::Vacant(vacant) => {
-                    if let Some(known) = known() {
-                        return Ok(known);
+                    if let Some(value) = lookup() {
+                        return Ok(value);
                     }
                     let (sender, receiver) = watch::channel(None);
                     vacant.insert(receiver.clone());

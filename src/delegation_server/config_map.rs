@@ -56,7 +56,7 @@ impl AuthConfigMapSource {
         mut drain: Drain,
     ) {
         publish(object.clone()).await;
-        let mut told = None;
+        let mut reported = None;
         loop {
             tokio::select! {
                 () = self.trust.changed() => {}
@@ -65,16 +65,16 @@ impl AuthConfigMapSource {
             }
             match self.build() {
                 Ok(next) => {
-                    told = None;
+                    reported = None;
                     if object != next {
                         object = next;
                         publish(object.clone()).await;
                         tracing::info!("served ConfigMap extension-apiserver-authentication updated");
                     }
                 }
-                Err(problem) if told.as_ref() != Some(&problem) => {
+                Err(problem) if reported.as_ref() != Some(&problem) => {
                     tracing::error!(%problem, "served ConfigMap extension-apiserver-authentication not updated");
-                    told = Some(problem);
+                    reported = Some(problem);
                 }
                 Err(_) => {}
             }
@@ -84,7 +84,7 @@ impl AuthConfigMapSource {
     fn data(&self) -> Result<BTreeMap<&'static str, String>, Problem> {
         let (trust, identity) = (self.trust.get(), self.identity.get());
         let authorities = self.find_issuing_ca(&trust, &identity)?;
-        let problem = |why: String| Problem::new("--serve-delegation", format_args!("{}: {why}", identity.place()));
+        let problem = |why: String| Problem::new("--serve-delegation", format_args!("{}: {why}", identity.location()));
         let leaf = identity.chain().first().ok_or_else(|| problem("no certificate".to_owned()))?;
         let name = PeerCertificate::parse(leaf).map_err(problem)?.common_name;
         // An empty list would allow every certificate of the same CA as a front proxy.
@@ -113,7 +113,7 @@ impl AuthConfigMapSource {
                 .map_err(|error| Problem::new(path.display(), format_args!("cannot be read: {error}")))?;
             Bundle::from_pem(&pem, path.display())
         });
-        let announced = trust.front_proxies.as_ref().map(|theirs| &theirs.ca_bundle);
+        let announced = trust.front_proxies.as_ref().map(|proxies| &proxies.ca_bundle);
         let candidates = made.transpose()?.into_iter().chain(trust.request_header.clone()).chain(announced.cloned());
         who_vouches(candidates, identity)
     }
@@ -129,7 +129,7 @@ pub fn who_vouches(candidates: impl IntoIterator<Item = Bundle>, identity: &KeyP
         let message = format_args!(
             "backends cannot verify the gateway: no CA of --requestheader-client-ca-file signed {}; name the CA that \
              did, or remove --proxy-client-cert-file",
-            identity.place()
+            identity.location()
         );
         Problem::new("--serve-delegation", message)
     })

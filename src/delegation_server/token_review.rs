@@ -28,19 +28,19 @@ pub async fn token_review(authenticator: &Authenticator, body: &[u8]) -> Result<
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
     let status = status(authenticator.review_token(&spec.token, &audiences).await);
-    let mut asked = json!({"token": spec.token});
+    let mut shown_spec = json!({"token": spec.token});
     if !audiences.is_empty() {
-        asked["audiences"] = json!(audiences);
+        shown_spec["audiences"] = json!(audiences);
     }
     Ok(json!({
         "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "metadata": {"creationTimestamp": null},
-        "spec": asked, "status": status,
+        "spec": shown_spec, "status": status,
     }))
 }
 
-fn status(holder: Result<AuthenticatedToken, TokenError>) -> Value {
-    let AuthenticatedToken { user, audiences } = match holder {
-        Ok(holder) => holder,
+fn status(result: Result<AuthenticatedToken, TokenError>) -> Value {
+    let AuthenticatedToken { user, audiences } = match result {
+        Ok(token) => token,
         // In Kubernetes' words, which extension API servers turn into a 401.
         Err(TokenError::Unknown) => return json!({"user": {}, "error": "invalid bearer token"}),
         Err(TokenError::Failed(why)) => {

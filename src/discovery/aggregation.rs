@@ -48,11 +48,14 @@ struct DiscoveryPollSource<F> {
     fetch: F,
     publisher: Publisher<DiscoverySnapshot>,
     merger: RefCell<GroupMerger>,
-    /// Local groups that are published next.
-    changed_locals: RefCell<Option<LocalGroups>>,
+    /// Local groups that are published next, and what to call then.
+    changed_locals: RefCell<Option<(LocalGroups, PublishCallback)>>,
     aggregations: Arc<AtomicU64>,
     cache: CacheSection,
 }
+
+/// Called once resources of the embedded API server are published.
+type PublishCallback = Box<dyn FnOnce()>;
 
 /// Entity tags of a backend's last good responses, by path.
 type Etags = BTreeMap<&'static str, String>;
@@ -85,31 +88,31 @@ pub(super) struct DiscoveryContent {
 }
 
 impl<F: Fetch + 'static> DiscoveryAggregator<F> {
-    /// Starts without APIServices. The documents contain the local groups from the start. `kept` is the disk cache.
+    /// Starts without APIServices. The documents contain the local groups from the start.
     pub fn start(
         fetch: F,
         own: LocalGroups,
-        kept: &DiskCache,
+        disk_cache: &DiskCache,
     ) -> (DiscoveryAggregator<F>, Published<DiscoverySnapshot>) {
         let (publisher, published) = Published::new(DiscoverySnapshot::empty(&own));
         let aggregations = Arc::<AtomicU64>::default();
-        let keeper = Poller::new(DiscoveryPollSource {
+        let poller = Poller::new(DiscoveryPollSource {
             fetch,
             publisher,
             merger: RefCell::new(GroupMerger::new(own.clone())),
             changed_locals: RefCell::default(),
             aggregations: aggregations.clone(),
-            cache: kept.section("discovery"),
+            cache: disk_cache.section("discovery"),
         });
-        (DiscoveryAggregator { poller: keeper, local_groups: own, aggregations }, published)
+        (DiscoveryAggregator { poller, local_groups: own, aggregations }, published)
     }
 
     /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
     ///
     /// Call it inside the `LocalSet` whenever the registry changed; it does not block.
-    pub fn set_api_services(&self, mut known: Vec<ApiServiceClaim>) {
-        known.retain(|one| !self.local_groups.is_reserved(&one.group));
-        self.poller.set_api_services(known);
+    pub fn set_api_services(&self, mut claims: Vec<ApiServiceClaim>) {
+        claims.retain(|one| !self.local_groups.is_reserved(&one.group));
+        self.poller.set_api_services(claims);
     }
 
     /// As [`DiscoveryAggregator::set_api_services`] when only these APIServices changed.
@@ -118,12 +121,13 @@ impl<F: Fetch + 'static> DiscoveryAggregator<F> {
         self.poller.apply_changes(changes);
     }
 
-    /// Replaces the resources of the embedded API server.
-    pub fn set_catalog(&self, catalog: Arc<ResourceCatalog>) {
+    /// Replaces the resources of the embedded API server. Calls `on_published` once the documents have them, unless others
+    /// replace them before.
+    pub fn set_catalog(&self, catalog: Arc<ResourceCatalog>, on_published: impl FnOnce() + 'static) {
         let own = LocalGroups { embedded: Some(catalog), ..self.local_groups.clone() };
         self.poller.change_source(|source| {
             source.merger.borrow_mut().set_local_groups(own.clone());
-            *source.changed_locals.borrow_mut() = Some(own);
+            *source.changed_locals.borrow_mut() = Some((own, Box::new(on_published)));
         });
     }
 
@@ -157,13 +161,13 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
 
     fn apply(
         &self,
-        heard: [RootResponse; 2],
+        responses: [RootResponse; 2],
         claims: &[ApiServiceClaim],
         etags: &mut Etags,
         contents: &mut ContentMap<DiscoveryContent>,
     ) -> PollOutcome {
         let mut outcome = PollOutcome { succeeded: true, changed: false };
-        for root in heard {
+        for root in responses {
             if !root.unchanged {
                 match root.etag {
                     Some(etag) => drop(etags.insert(root.path, etag)),
@@ -193,8 +197,8 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
         outcome
     }
 
-    fn restore(&self, known: &ApiServiceClaim) -> Option<oneshot::Receiver<DiscoveryContent>> {
-        self.cache.restore(known, DiscoveryContent::from_cache)
+    fn restore(&self, claim: &ApiServiceClaim) -> Option<oneshot::Receiver<DiscoveryContent>> {
+        self.cache.restore(claim, DiscoveryContent::from_cache)
     }
 
     fn merge_restored(&self, content: &mut DiscoveryContent, recalled: DiscoveryContent) -> bool {
@@ -217,14 +221,14 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
         self.cache.remove(name);
     }
 
-    fn publish(&self, known: &ClaimMap, contents: &ContentMap<DiscoveryContent>, changed: &BTreeSet<String>) {
-        let groups = self.merger.borrow_mut().update(known, changed, contents);
+    fn publish(&self, claims: &ClaimMap, contents: &ContentMap<DiscoveryContent>, changed: &BTreeSet<String>) {
+        let groups = self.merger.borrow_mut().update(claims, changed, contents);
         let before = self.publisher.reader().get();
         let source = |name: &String| {
             let content = contents.get(name).cloned().unwrap_or_default();
-            known.get(name).filter(|one| one.served_by != ServedBy::Delegate).map(|one| SourceStatus {
+            claims.get(name).filter(|one| one.served_by != ServedBy::Delegate).map(|one| SourceStatus {
                 apiservice: one.name.clone(),
-                asked: content.was_polled,
+                is_polled: content.was_polled,
                 current: content.is_current(),
                 resources: content.resources.len() + content.listings().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.error.or(content.stale_reason).unwrap_or_default(),
@@ -239,10 +243,14 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
             log_transition(before.source(&source.apiservice), source);
         }
         let mut next = before.updated(groups, sources);
-        if let Some(own) = self.changed_locals.take() {
-            next = next.with_local_groups(&own, self.merger.borrow().served());
+        let (local_groups, on_published) = self.changed_locals.take().unzip();
+        if let Some(local_groups) = local_groups {
+            next = next.with_local_groups(&local_groups, self.merger.borrow().served());
         }
         self.publisher.publish(Arc::new(next));
+        if let Some(on_published) = on_published {
+            on_published();
+        }
         self.aggregations.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -305,15 +313,15 @@ impl DiscoveryContent {
 
 /// Logs one line when an APIService became current or stale.
 fn log_transition(before: Option<&SourceStatus>, now: &SourceStatus) {
-    let was = before.filter(|was| was.asked);
-    if now.asked && !now.current && was.is_none_or(|was| was.current) {
-        let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
+    let was = before.filter(|was| was.is_polled);
+    if now.is_polled && !now.current && was.is_none_or(|was| was.current) {
+        let suffix = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
         let (apiservice, problem) = (&now.apiservice, &now.problem);
         // A failure of the probe, too, is logged with the condition. The delegate has no condition.
         if now.seen_by_probe && apiservice != DELEGATE {
-            return tracing::debug!(apiservice, problem, "discovery of the backend failed{kept}");
+            return tracing::debug!(apiservice, problem, "discovery of the backend failed{suffix}");
         }
-        tracing::warn!(apiservice, problem, "discovery of the backend failed{kept}");
+        tracing::warn!(apiservice, problem, "discovery of the backend failed{suffix}");
     } else if now.current && was.is_some_and(|was| !was.current) {
         tracing::info!(apiservice = now.apiservice, "discovery of the backend recovered");
     }
@@ -397,10 +405,10 @@ async fn fetch_root<F: Fetch>(
 /// Fetches all that the delegate has. Both roots must succeed: they belong to one cluster.
 async fn fetch_delegate<F: Fetch>(fetch: &F, delegate: &ApiServiceClaim, etags: &Etags) -> [RootResponse; 2] {
     let root = |path: &'static str| async move {
-        let known = etags.get(path).map(String::as_str);
-        let fetched = fetch_bounded(fetch, &delegate.name, path, ACCEPT_AGGREGATED, known).await?;
+        let known_etag = etags.get(path).map(String::as_str);
+        let fetched = fetch_bounded(fetch, &delegate.name, path, ACCEPT_AGGREGATED, known_etag).await?;
         match fetched.status {
-            304 if known.is_some() => Ok((DiscoveryResult::Unchanged, None)),
+            304 if known_etag.is_some() => Ok((DiscoveryResult::Unchanged, None)),
             200 if is_aggregated(&fetched.content_type) => {
                 let offered = parse::all_listings(&fetched.body)?;
                 Ok((DiscoveryResult::DelegateListing(path, offered), fetched.etag.filter(|etag| etag.len() <= 256)))
@@ -417,15 +425,17 @@ async fn fetch_delegate<F: Fetch>(fetch: &F, delegate: &ApiServiceClaim, etags: 
             status => Err(FetchError::new(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
         }
     };
-    let heard = |path, verdict, etag| {
+    let response = |path, verdict, etag| {
         let unchanged = !matches!(verdict, DiscoveryResult::DelegateListing(..));
         RootResponse { path, results: vec![(delegate.name.clone(), verdict)], etag, unchanged }
     };
     match futures_util::try_join!(root("/api"), root("/apis")) {
-        Ok(((core, core_tag), (named, named_tag))) => [heard("/api", core, core_tag), heard("/apis", named, named_tag)],
+        Ok(((core, core_tag), (named, named_tag))) => {
+            [response("/api", core, core_tag), response("/apis", named, named_tag)]
+        }
         Err(error) => {
             let nothing = RootResponse { path: "/apis", results: Vec::new(), etag: None, unchanged: true };
-            [heard("/api", DiscoveryResult::Failed(error), None), nothing]
+            [response("/api", DiscoveryResult::Failed(error), None), nothing]
         }
     }
 }
@@ -449,13 +459,13 @@ async fn fetch_delegate_legacy<F: Fetch>(
     delegate: &ApiServiceClaim,
     names: Vec<(String, String)>,
 ) -> Vec<GroupVersionListing> {
-    let asked = stream::iter(names).map(|(group, version)| async move {
+    let listings = stream::iter(names).map(|(group, version)| async move {
         let claim = ApiServiceClaim { group: group.clone(), version: version.clone(), ..delegate.clone() };
         let listed = fetch_legacy(fetch, &claim).await.ok();
         let (resources, current) = listed.map_or_else(Default::default, |listed| (listed.resources, true));
         GroupVersionListing { group, version, resources: Arc::new(resources), current }
     });
-    asked.buffered(LEGACY_AT_A_TIME).collect().await
+    listings.buffered(LEGACY_AT_A_TIME).collect().await
 }
 
 async fn fetch_legacy<F: Fetch>(fetch: &F, claim: &ApiServiceClaim) -> Result<ResourceListing, FetchError> {

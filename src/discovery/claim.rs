@@ -51,12 +51,12 @@ impl ApiServiceClaim {
             )
         );
         // Content from an unverified server must not pass for that of a verified one.
-        let place = match &one.backend {
+        let address = match &one.backend {
             ApiServiceBackend::Service(service) => format!("{service:?}"),
             ApiServiceBackend::Url(url) => url.to_string(),
             ApiServiceBackend::Local => String::new(),
         };
-        let backend = format!("{:?}", (place, &one.settings.server_name, one.insecure_skip_tls_verify));
+        let backend = format!("{:?}", (address, &one.settings.server_name, one.insecure_skip_tls_verify));
         ApiServiceClaim {
             name: one.name.clone(),
             group: one.group.clone(),

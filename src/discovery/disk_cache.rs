@@ -259,9 +259,9 @@ fn run_jobs(jobs: &CoalescingReceiver<JobKey, CacheJob>) {
     let mut failed = HashSet::new();
     while let Some((JobKey { path, .. }, job)) = jobs.recv() {
         // A panic ends only its job.
-        let written = catch_unwind(AssertUnwindSafe(|| run_job(&path, job)));
+        let result = catch_unwind(AssertUnwindSafe(|| run_job(&path, job)));
         let directory = path.ancestors().nth(2).unwrap_or(&path);
-        match written {
+        match result {
             Ok(Some(Ok(()))) => {
                 failed.remove(directory);
             }

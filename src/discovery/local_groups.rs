@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::model::{DiscoveryResource, ResourceKind, Scope, Subresource};
 use crate::resources::ServedSubresource;
@@ -16,31 +16,6 @@ use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
 /// Version of the local groups that are not in a catalog.
 pub(super) const VERSION: &str = "v1";
-/// Path of the resource list of `apiregistration.k8s.io/v1`.
-pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
-
-/// `apiregistration.k8s.io/v1` as an `APIResourceList`, the legacy format.
-fn resource_list() -> Value {
-    json!({
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": format!("{GROUP}/{VERSION}"),
-        "resources": [{
-            "name": "apiservices",
-            "singularName": "apiservice",
-            "namespaced": false,
-            "kind": "APIService",
-            "verbs": ["get", "list", "watch"],
-            "categories": ["api-extensions"],
-        }, {
-            "name": "apiservices/status",
-            "singularName": "",
-            "namespaced": false,
-            "kind": "APIService",
-            "verbs": ["get"],
-        }],
-    })
-}
 
 /// The resource of `apiregistration.k8s.io/v1`. Read-only: the registry directory owns the objects.
 fn resources() -> Vec<DiscoveryResource> {
@@ -236,20 +211,14 @@ impl LocalGroups {
         group == GROUP && !self.apiregistration_from_delegate
     }
 
-    /// The resource list of `apiregistration.k8s.io/v1`, the legacy format.
-    pub(super) fn registration_list(&self) -> Value {
-        self.stored_registrations().map_or_else(resource_list, |group| group.resource_list())
-    }
-
-    /// The resource of `apiregistration.k8s.io/v1`.
-    pub(super) fn registration_resources(&self) -> Vec<DiscoveryResource> {
-        self.stored_registrations().map_or_else(resources, |group| group.resources())
-    }
-
-    /// The group `apiregistration.k8s.io` of an embedded API server, which stores APIServices.
-    fn stored_registrations(&self) -> Option<LocalGroup> {
-        let entry = self.embedded.as_ref()?.find(GROUP, VERSION, "apiservices")?;
-        Some(LocalGroup::new(GROUP, VERSION, vec![catalog_resource(entry)]))
+    /// `apiregistration.k8s.io/v1`. An embedded API server stores its objects; else they are read-only.
+    pub(super) fn registrations(&self) -> LocalGroup {
+        let entry = self.embedded.as_ref().and_then(|embedded| embedded.find(GROUP, VERSION, "apiservices"));
+        let resources = match entry {
+            Some(entry) => vec![catalog_resource(entry)],
+            None => resources().into_iter().map(LocalResource::from).collect(),
+        };
+        LocalGroup::new(GROUP, VERSION, resources)
     }
 
     pub(super) fn groups(&self) -> Vec<Arc<LocalGroup>> {
@@ -265,46 +234,81 @@ impl LocalGroups {
     }
 }
 
+/// `metav1.APIResourceList`, the legacy format, in Kubernetes' field order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ApiResourceList<'g> {
+    kind: &'static str,
+    /// Empty for the core group, as in a kube-apiserver.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    api_version: &'static str,
+    group_version: String,
+    resources: Vec<ApiResource<'g>>,
+}
+
+/// A resource or subresource of an [`ApiResourceList`].
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiResource<'g> {
+    name: Cow<'g, str>,
+    singular_name: &'g str,
+    namespaced: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'g str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'g str,
+    kind: &'g str,
+    verbs: &'g [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    short_names: &'g [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    categories: &'g [String],
+    #[serde(skip_serializing_if = "str::is_empty")]
+    storage_version_hash: &'g str,
+}
+
+impl LocalResource {
+    /// The resource and its subresources.
+    fn list_entries(&self) -> impl Iterator<Item = ApiResource<'_>> {
+        let one = &self.entry;
+        let namespaced = one.scope == Scope::Namespaced;
+        let resource = ApiResource {
+            name: Cow::Borrowed(&one.resource),
+            singular_name: &one.singular_resource,
+            namespaced,
+            group: "",
+            version: "",
+            kind: &one.response_kind.kind,
+            verbs: &one.verbs,
+            short_names: &one.short_names,
+            categories: &one.categories,
+            storage_version_hash: &self.storage_version_hash,
+        };
+        let subresources = one.subresources.iter().map(move |sub| ApiResource {
+            name: Cow::Owned(format!("{}/{}", one.resource, sub.subresource)),
+            singular_name: "",
+            namespaced,
+            group: &sub.response_kind.group,
+            version: &sub.response_kind.version,
+            kind: &sub.response_kind.kind,
+            verbs: &sub.verbs,
+            short_names: &[],
+            categories: &[],
+            storage_version_hash: "",
+        });
+        std::iter::once(resource).chain(subresources)
+    }
+}
+
 impl LocalGroup {
     /// The resources as an `APIResourceList`, the legacy format.
-    pub(super) fn resource_list(&self) -> Value {
-        let mut resources = Vec::new();
-        for LocalResource { entry: one, storage_version_hash } in &self.resources {
-            let is_namespaced = one.scope == Scope::Namespaced;
-            let mut resource = json!({
-                "name": one.resource, "singularName": one.singular_resource, "namespaced": is_namespaced,
-                "kind": one.response_kind.kind, "verbs": one.verbs,
-            });
-            if !one.short_names.is_empty() {
-                resource["shortNames"] = json!(one.short_names);
-            }
-            if !one.categories.is_empty() {
-                resource["categories"] = json!(one.categories);
-            }
-            if !storage_version_hash.is_empty() {
-                resource["storageVersionHash"] = json!(storage_version_hash);
-            }
-            resources.push(resource);
-            resources.extend(one.subresources.iter().map(|sub| {
-                let mut subresource = json!({
-                    "name": format!("{}/{}", one.resource, sub.subresource), "singularName": "",
-                    "namespaced": is_namespaced, "kind": sub.response_kind.kind, "verbs": sub.verbs,
-                });
-                if !sub.response_kind.version.is_empty() {
-                    subresource["group"] = json!(sub.response_kind.group);
-                    subresource["version"] = json!(sub.response_kind.version);
-                }
-                subresource
-            }));
-        }
-        let group_version =
-            if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) };
-        let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
-        // A kube-apiserver's list of the core group has no `apiVersion`.
-        if !self.group.is_empty() {
-            list["apiVersion"] = "v1".into();
-        }
-        list
+    pub(super) fn resource_list(&self) -> ApiResourceList<'_> {
+        let (group_version, api_version) = match &*self.group {
+            "" => (self.version.to_string(), ""),
+            group => (format!("{group}/{}", self.version), "v1"),
+        };
+        let resources = self.resources.iter().flat_map(LocalResource::list_entries).collect();
+        ApiResourceList { kind: "APIResourceList", api_version, group_version, resources }
     }
 
     pub(super) fn resources(&self) -> Vec<DiscoveryResource> {

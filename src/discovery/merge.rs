@@ -125,7 +125,7 @@ impl GroupMerger {
     /// Updates the groups of the `changed` APIServices. Returns the affected groups by name; `None` for removed ones.
     pub(super) fn update(
         &mut self,
-        known: &ClaimMap,
+        claims_by_name: &ClaimMap,
         changed: &BTreeSet<String>,
         contents: &impl ContentStore,
     ) -> BTreeMap<String, Option<(GroupRank, MergedGroup)>> {
@@ -134,7 +134,7 @@ impl GroupMerger {
         for name in changed.iter().filter(|name| *name != DELEGATE) {
             // A version has no dot.
             let group = name.split_once('.').map_or("", |(_, group)| group);
-            let one = known.get(name);
+            let one = claims_by_name.get(name);
             match one.is_some_and(|one| one.served_by == ServedBy::Delegate) {
                 true => self.locals.insert(name.clone()),
                 false => self.locals.remove(name),
@@ -154,9 +154,9 @@ impl GroupMerger {
             all = true;
             groups.extend(std::mem::take(&mut self.offers).into_keys());
             let (offered, current) = contents.delegate_listings();
-            self.delegate = known.contains_key(DELEGATE).then_some(current);
-            for (place, one) in (0..).zip(offered) {
-                self.offers.entry(one.group.clone()).or_default().push((place, one.clone()));
+            self.delegate = claims_by_name.contains_key(DELEGATE).then_some(current);
+            for (position, one) in (0..).zip(offered) {
+                self.offers.entry(one.group.clone()).or_default().push((position, one.clone()));
             }
         }
         if all {
@@ -164,27 +164,32 @@ impl GroupMerger {
             groups.extend(self.served.iter().map(|served| served.group.to_string()));
             groups.extend(self.local_groups.has_registrations().then(|| local_groups::GROUP.to_owned()));
         }
-        groups.into_iter().map(|group| (group.clone(), self.group(&group, known, contents))).collect()
+        groups.into_iter().map(|group| (group.clone(), self.group(&group, claims_by_name, contents))).collect()
     }
 
-    fn group(&self, name: &str, known: &ClaimMap, contents: &impl ContentStore) -> Option<(GroupRank, MergedGroup)> {
+    fn group(
+        &self,
+        name: &str,
+        claim_map: &ClaimMap,
+        contents: &impl ContentStore,
+    ) -> Option<(GroupRank, MergedGroup)> {
         if self.local_groups.is_reserved(name) {
-            let resources = Arc::new(self.local_groups.registration_resources());
+            let resources = Arc::new(self.local_groups.registrations().resources());
             let version = MergedVersion { version: local_groups::VERSION.into(), resources, current: true };
             return Some(((0, Reverse(0), 0), MergedGroup { name: name.into(), versions: vec![version] }));
         }
-        let claims = || self.claims.get(name).into_iter().flatten().filter_map(|name| known.get(name));
+        let claims = || self.claims.get(name).into_iter().flatten().filter_map(|name| claim_map.get(name));
         let offers = self.offers.get(name).map(Vec::as_slice).unwrap_or_default();
         let mut versions: Vec<RankedVersion> = claims()
             .filter(|one| one.served_by == ServedBy::Backend)
             .map(|one| RankedVersion::new(one, contents.resources_of(one)))
             .collect();
-        for (place, one) in offers {
+        for (position, one) in offers {
             let priorities = match claims().find(|claim| claim.version == one.version) {
                 Some(claim) if claim.served_by == ServedBy::Backend => continue,
                 Some(claim) => (claim.group_priority_minimum, claim.version_priority),
                 None if !self.locals.is_empty() => UNREGISTERED_PRIORITIES,
-                None => (i32::MAX - place, i32::MAX - place),
+                None => (i32::MAX - position, i32::MAX - position),
             };
             let current = one.current && self.delegate == Some(true);
             let version = MergedVersion { version: one.version.clone(), resources: one.resources.clone(), current };
@@ -206,7 +211,7 @@ impl GroupMerger {
             greatest = greatest.max(claims().map(|one| one.group_priority_minimum).max());
         }
         let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
-        let place = self.served.iter().position(|served| served.group == name);
+        let position = self.served.iter().position(|served| served.group == name);
         let mut local: Vec<&Arc<LocalGroup>> = self.served.iter().filter(|served| served.group == name).collect();
         local.sort_by(|a, b| compare_kube_aware(&b.version, &a.version));
         for served in local {
@@ -215,7 +220,7 @@ impl GroupMerger {
                 versions.push(MergedVersion { version: served.version.to_string(), resources, current: true });
             }
         }
-        let rank = match (greatest, place) {
+        let rank = match (greatest, position) {
             (Some(greatest), _) => (1, Reverse(greatest), 0),
             (None, Some(place)) => (2, Reverse(0), place),
             (None, None) => return None,

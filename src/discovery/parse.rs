@@ -75,13 +75,13 @@ fn groups(body: &[u8]) -> Result<Vec<AggregatedGroup>, FetchError> {
 /// Parses all of an `APIGroupDiscoveryList`, that of the delegate. Invalid versions are listed without resources: one
 /// bad name must not hide the rest of a cluster.
 pub(super) fn all_listings(body: &[u8]) -> Result<Vec<GroupVersionListing>, FetchError> {
-    let mut seen = HashSet::new();
+    let mut names = HashSet::new();
     let mut offered = Vec::new();
     for group in groups(body)? {
         let name = group.metadata.name;
         for version in group.versions {
             let named = is_word_or_empty(&name) && is_word(&version.version) && !version.version.contains('/');
-            if !named || name.contains('/') || !seen.insert((name.clone(), version.version.clone())) {
+            if !named || name.contains('/') || !names.insert((name.clone(), version.version.clone())) {
                 continue;
             }
             let current = version.freshness != "Stale";
@@ -190,7 +190,7 @@ pub(super) fn legacy(body: &[u8], claim: &ApiServiceClaim) -> Result<ResourceLis
         return Err(FetchError::new(format!("the response is not for {}, which was requested", claim.group_version())));
     }
     let scope = |namespaced| if namespaced { Scope::Namespaced } else { Scope::Cluster };
-    let own = |said: String, known: &str| if said.is_empty() { known.to_owned() } else { said };
+    let own = |given: String, fallback: &str| if given.is_empty() { fallback.to_owned() } else { given };
     let (below, above): (Vec<LegacyResource>, Vec<LegacyResource>) =
         list.resources.into_iter().partition(|entry| entry.name.contains('/'));
     let mut resources: Vec<DiscoveryResource> = above
@@ -211,12 +211,12 @@ pub(super) fn legacy(body: &[u8], claim: &ApiServiceClaim) -> Result<ResourceLis
         })
         .collect();
     let mut places: HashMap<String, usize> = HashMap::new();
-    for (place, resource) in resources.iter().enumerate() {
-        places.entry(resource.resource.clone()).or_insert(place);
+    for (index, resource) in resources.iter().enumerate() {
+        places.entry(resource.resource.clone()).or_insert(index);
     }
     for entry in below {
         let Some((parent, name)) = entry.name.split_once('/') else { continue };
-        let place = *places.entry(parent.to_owned()).or_insert_with(|| {
+        let index = *places.entry(parent.to_owned()).or_insert_with(|| {
             resources.push(DiscoveryResource {
                 resource: parent.to_owned(),
                 response_kind: ResourceKind::default(),
@@ -239,7 +239,7 @@ pub(super) fn legacy(body: &[u8], claim: &ApiServiceClaim) -> Result<ResourceLis
             accepted_types: Vec::new(),
             verbs: entry.verbs,
         };
-        if let Some(resource) = resources.get_mut(place) {
+        if let Some(resource) = resources.get_mut(index) {
             resource.subresources.push(subresource);
         }
     }
@@ -253,11 +253,11 @@ fn parse_json<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
 
 /// Removes duplicate names, and checks that all strings are printable: kubectl prints them as they are.
 fn validated(mut resources: Vec<DiscoveryResource>) -> Result<Vec<DiscoveryResource>, FetchError> {
-    let mut seen = HashSet::new();
-    resources.retain(|resource| seen.insert(resource.resource.clone()));
+    let mut names = HashSet::new();
+    resources.retain(|resource| names.insert(resource.resource.clone()));
     for resource in &mut resources {
-        let mut seen = HashSet::new();
-        resource.subresources.retain(|below| seen.insert(below.subresource.clone()));
+        let mut names = HashSet::new();
+        resource.subresources.retain(|below| names.insert(below.subresource.clone()));
         let named = !resource.resource.contains('/')
             && is_word(&resource.resource)
             && is_word_or_empty(&resource.singular_resource)

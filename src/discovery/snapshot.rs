@@ -9,11 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::encoded_document::EncodedDocument;
-use super::local_groups::{self, LocalGroup, LocalGroups};
+use super::local_groups::{LocalGroup, LocalGroups};
 use super::media::DiscoveryFormat;
 use super::merge::{GroupMerger, GroupRank, MergedGroup, NoContents};
 use super::model::DiscoveryResource;
@@ -36,16 +35,8 @@ pub struct DiscoverySnapshot {
 
 /// The resource list of a local group and version, written on demand.
 struct LocalListDocument {
-    list: LocalList,
+    group: Arc<LocalGroup>,
     document: OnceLock<EncodedDocument>,
-}
-
-/// What a resource list is written of.
-#[derive(PartialEq)]
-enum LocalList {
-    Group(Arc<LocalGroup>),
-    /// That of `apiregistration.k8s.io/v1`.
-    Registrations(Value),
 }
 
 /// Maximum number of resources and subresources per group and version that have metrics labels of their own. A backend
@@ -73,7 +64,7 @@ pub struct SourceStatus {
     /// Name of the APIService.
     pub apiservice: String,
     /// Whether its backend was polled at least once since start.
-    pub asked: bool,
+    pub is_polled: bool,
     /// Whether the served content is that of the backend's last response.
     pub current: bool,
     /// Number of resources served.
@@ -224,7 +215,7 @@ impl DiscoverySnapshot {
 
     /// Whether every registered backend was polled at least once (readiness waits for it, KEP-3352).
     pub fn all_asked(&self) -> bool {
-        self.is_registry_read && self.sources.values().all(|source| source.asked)
+        self.is_registry_read && self.sources.values().all(|source| source.is_polled)
     }
 
     /// Whether discovery lists this resource among the first [`MAX_COUNTED`], and this subresource if it is not empty.
@@ -247,11 +238,8 @@ impl DiscoverySnapshot {
 
     /// The document of a local group and version, by its path.
     pub(super) fn local_document(&self, path: &str) -> Option<&EncodedDocument> {
-        let LocalListDocument { list, document } = &**self.local_documents.get(path)?;
-        Some(document.get_or_init(|| match list {
-            LocalList::Group(group) => EncodedDocument::from_value(&group.resource_list()),
-            LocalList::Registrations(list) => EncodedDocument::from_value(list),
-        }))
+        let LocalListDocument { group, document } = &**self.local_documents.get(path)?;
+        Some(document.get_or_init(|| EncodedDocument::from_value(&group.resource_list())))
     }
 
     /// The list of all groups below `root`, in this format.
@@ -323,13 +311,13 @@ fn local_documents(
     served: &[Arc<LocalGroup>],
     before: &BTreeMap<String, Arc<LocalListDocument>>,
 ) -> BTreeMap<String, Arc<LocalListDocument>> {
-    let served = served.iter().map(|group| (group.list_path.clone(), LocalList::Group(group.clone())));
-    let registrations = || (local_groups::PATH.to_owned(), LocalList::Registrations(own.registration_list()));
-    let all = own.has_registrations().then(registrations).into_iter().chain(served);
-    let document = |(path, list): (String, LocalList)| {
-        let document = match before.get(&path).filter(|before| before.list == list) {
+    let registrations = own.has_registrations().then(|| Arc::new(own.registrations()));
+    let all = registrations.into_iter().chain(served.iter().cloned());
+    let document = |group: Arc<LocalGroup>| {
+        let path = group.list_path.clone();
+        let document = match before.get(&path).filter(|before| before.group == group) {
             Some(same) => same.clone(),
-            None => Arc::new(LocalListDocument { list, document: OnceLock::new() }),
+            None => Arc::new(LocalListDocument { group, document: OnceLock::new() }),
         };
         (path, document)
     };
@@ -442,6 +430,8 @@ impl<'g> PlainGroup<'g> {
 mod tests {
     use std::sync::Arc;
 
+    use serde_json::Value;
+
     use super::super::claim::{ApiServiceClaim, ServedBy};
     use super::super::merge::tests::{ContentsFrom, DelegateContents};
     use super::super::model::DiscoveryResource;
@@ -552,7 +542,7 @@ mod tests {
         let before = list(&first);
         let source = SourceStatus {
             apiservice: "v1.a".into(),
-            asked: true,
+            is_polled: true,
             current: false,
             resources: 0,
             problem: "it is slow".into(),

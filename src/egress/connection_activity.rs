@@ -39,8 +39,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for ActivityStream<T> {
 impl<T: AsyncRead + Unpin> ActivityStream<T> {
     /// After a failed write, first reads the reason that the closing peer may have sent (a TLS alert); that takes no
     /// time on a closed socket.
-    fn record_write_error<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if let Poll::Ready(Err(error)) = &written
+    fn record_write_error<R>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if let Poll::Ready(Err(error)) = &result
             && self.activity.failure.get().is_none()
         {
             let mut space = [0; 64];
@@ -51,14 +51,14 @@ impl<T: AsyncRead + Unpin> ActivityStream<T> {
             };
             self.activity.failure.set(Some(last_words));
         }
-        written
+        result
     }
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ActivityStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.record_write_error(cx, written)
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.record_write_error(cx, result)
     }
 
     fn poll_write_vectored(
@@ -66,8 +66,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ActivityStream<T> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.record_write_error(cx, written)
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.record_write_error(cx, result)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -41,7 +41,7 @@ fn declare_extensions(env: &mut Env) -> Result<(), DeclarationError> {
 
 fn compare_lists<'b, 'v>(
     arguments: &[CowVal<'b, 'v>],
-    judge: impl FnOnce(&[Value], &[Value]) -> bool,
+    compare: impl FnOnce(&[Value], &[Value]) -> bool,
 ) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let list = |number: usize| -> Result<Arc<Vec<Value>>, ExecutionError> {
         let argument = arguments.get(number).ok_or_else(ExecutionError::missing_argument_or_target)?;
@@ -51,7 +51,7 @@ fn compare_lists<'b, 'v>(
         }
     };
     let (one, other) = (list(0)?, list(1)?);
-    Ok(CowVal::owned(CelBool::from(judge(&one, &other))))
+    Ok(CowVal::owned(CelBool::from(compare(&one, &other))))
 }
 
 #[cfg(test)]

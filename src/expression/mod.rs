@@ -62,8 +62,8 @@ impl Expression {
     fn parse_and_check(source: &str, variable: &ExpressionVariable) -> Result<Expression, String> {
         let parsed = functions::environment().parser().parse(source);
         let mut tree = parsed.map_err(|errors| {
-            let said: Vec<String> = errors.to_string().lines().take(1).map(str::to_owned).collect();
-            format!("compilation failed: {}", said.concat())
+            let first_line: Vec<String> = errors.to_string().lines().take(1).map(str::to_owned).collect();
+            format!("compilation failed: {}", first_line.concat())
         })?;
         if tree_depth(&tree) > MAX_TREE_DEPTH {
             return Err(format!("compilation failed: more than {MAX_TREE_DEPTH} nested operations"));

@@ -170,7 +170,7 @@ impl<'e> TypeChecker<'e> {
     }
 
     fn type_of_name(&self, name: &str) -> Result<ExpressionType, String> {
-        if let Some((_, kind)) = self.scopes.iter().rev().find(|(known, _)| *known == name) {
+        if let Some((_, kind)) = self.scopes.iter().rev().find(|(variable, _)| *variable == name) {
             return Ok(*kind);
         }
         if name == self.variable.name {
@@ -247,8 +247,8 @@ fn accepts_operands(operator: &str, kinds: &[ExpressionType]) -> bool {
         | operators::LESS_EQUALS
         | operators::GREATER
         | operators::GREATER_EQUALS => {
-            let mut known = kinds.iter().map(|kind| kind.as_str()).filter(|kind| !matches!(*kind, "dyn" | "null_type"));
-            known.next().is_none_or(|first| known.all(|kind| kind == first))
+            let mut kinds = kinds.iter().map(|kind| kind.as_str()).filter(|kind| !matches!(*kind, "dyn" | "null_type"));
+            kinds.next().is_none_or(|first| kinds.all(|kind| kind == first))
         }
         _ => true,
     }

@@ -91,7 +91,7 @@ pub(super) struct BackendMember {
 }
 
 impl WorkerBackend {
-    /// The backend of `route`. `ours` is the client certificate unless the APIService names another; `history` is the
+    /// The backend of `route`. `identity` is the client certificate unless the APIService names another; `state` is the
     /// state kept for the APIService when its backend is replaced. Connections are shared with every backend that is
     /// equal in everything that determines trust.
     ///
@@ -99,19 +99,19 @@ impl WorkerBackend {
     /// No TLS configuration is possible, for example without system roots.
     pub fn new(
         route: &Route,
-        ours: Option<&Arc<KeyPair>>,
-        history: &Rc<ApiServiceState>,
+        identity: Option<&Arc<KeyPair>>,
+        state: &Rc<ApiServiceState>,
         pool: &Pool,
         metrics: &WorkerMetrics,
     ) -> Result<WorkerBackend, Problem> {
         let (api_service, resolved) = (&route.api_service, route.resolved_backend());
-        let wire = transport_security(api_service, resolved, ours)?;
+        let wire = transport_security(api_service, resolved, identity)?;
         let member = |(address, standing): (&Address, &Arc<EndpointHealth>)| BackendMember {
             endpoint: pool
                 .endpoint_with_counter(&endpoint_key(api_service, resolved, address, &wire), &route.connections),
             metrics: metrics.endpoint(&api_service.name, &address.to_string()),
             health: standing.clone(),
-            watches: history.watches(address),
+            watches: state.watches(address),
             unresponsive_count: Cell::new(standing.unresponsive_count()),
             dial_failure_recorded: Cell::new(false),
         };
@@ -121,7 +121,7 @@ impl WorkerBackend {
             prefix: resolved.prefix.clone(),
             metrics: metrics.service(&api_service.name),
             availability: route.availability.clone(),
-            state: history.clone(),
+            state: state.clone(),
             response_headers: Rc::new(ResponseHeaderPolicy {
                 owns_origin: api_service.settings.owns_origin,
                 allowed: api_service.settings.allowed_response_headers.clone(),
@@ -228,8 +228,8 @@ impl WorkerBackend {
         let member = &self.members[index];
         let may_go = || {
             let out = self.members.iter().filter(|other| other.is_ejected()).count();
-            let most = if surely { self.members.len() - 1 } else { self.members.len() / 2 };
-            out < most
+            let limit = if surely { self.members.len() - 1 } else { self.members.len() / 2 };
+            out < limit
         };
         if member.health.record_failure(may_go) {
             let (service, endpoint) = (&self.api_service.name, member.metrics.address());
@@ -308,7 +308,7 @@ impl BackendMember {
     }
 }
 
-/// TLS settings or plaintext protocol of the backend of `api_service`. `ours` is the client certificate unless the
+/// TLS settings or plaintext protocol of the backend of `api_service`. `identity` is the client certificate unless the
 /// APIService configures another.
 ///
 /// # Errors
@@ -316,7 +316,7 @@ impl BackendMember {
 pub fn transport_security(
     api_service: &ApiService,
     resolved: &ResolvedBackend,
-    ours: Option<&Arc<KeyPair>>,
+    identity: Option<&Arc<KeyPair>>,
 ) -> Result<TransportSecurity, Problem> {
     if let Some(protocol) = resolved.plaintext_protocol {
         return Ok(TransportSecurity::Plaintext(protocol));
@@ -325,7 +325,7 @@ pub fn transport_security(
         ca_bundle: api_service.ca_bundle.clone(),
         insecure_skip_verify: api_service.insecure_skip_tls_verify,
         identity: match &api_service.client_certificate {
-            ClientCertificate::Shared => ours.cloned(),
+            ClientCertificate::Shared => identity.cloned(),
             ClientCertificate::Dedicated(pair) => Some(pair.clone()),
             ClientCertificate::None => None,
         },
@@ -345,7 +345,7 @@ pub fn endpoint_key(
         address: address.clone(),
         security: wire.clone(),
         connect_timeout: api_service.settings.connect_timeout,
-        egress_route: resolved.way.clone(),
+        egress_route: resolved.egress_route.clone(),
         preserve_host: api_service.settings.keeps_host,
     }
 }

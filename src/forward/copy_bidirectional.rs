@@ -53,14 +53,14 @@ where
     let (backend_read, backend_write) = tokio::io::split(backend);
     let last = Rc::new(Cell::new(Instant::now()));
     let up = copy_one_way(client_read, backend_write, &last, |n| {
-        let mut carried = counts.get();
-        carried.from_client += n;
-        counts.set(carried);
+        let mut copied = counts.get();
+        copied.from_client += n;
+        counts.set(copied);
     });
     let down = copy_one_way(backend_read, client_write, &last, |n| {
-        let mut carried = counts.get();
-        carried.from_backend += n;
-        counts.set(carried);
+        let mut copied = counts.get();
+        copied.from_backend += n;
+        counts.set(copied);
     });
     let (mut up, mut down) = (std::pin::pin!(up), std::pin::pin!(down));
     let (first, rest) = tokio::select! {

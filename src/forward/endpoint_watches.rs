@@ -87,10 +87,10 @@ impl ApiServiceState {
 }
 
 impl EndpointWatches {
-    /// Registers the watch of `place`.
-    pub(super) fn register(self: &Rc<Self>, place: &LongRunningSlot) -> WatchRegistration {
-        self.running.borrow_mut().insert(place.id());
-        WatchRegistration { watches: self.clone(), number: place.id() }
+    /// Registers the watch of `slot`.
+    pub(super) fn register(self: &Rc<Self>, slot: &LongRunningSlot) -> WatchRegistration {
+        self.running.borrow_mut().insert(slot.id());
+        WatchRegistration { watches: self.clone(), number: slot.id() }
     }
 
     fn running(&self) -> usize {

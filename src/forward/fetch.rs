@@ -5,13 +5,12 @@ use std::rc::Rc;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
 
 use super::backend::WorkerBackend;
 use super::forwarded_headers::ForwardedHeaders;
 use super::retry::{RequestReplay, RetryPlan, RetryScope, error_chain, send_with_retries};
 use crate::egress::EndpointResponse;
-use crate::message::Body;
+use crate::message::{Body, DocumentError, read_document};
 
 /// Sends a GET of `path_and_query` to `backend` with the identity headers of `forwarded_headers` and no client headers,
 /// and reads the response, with a body of at most `max_body` bytes.
@@ -40,8 +39,11 @@ pub async fn fetch(
     backend.record_response(index, StatusCode::OK);
     let EndpointResponse { response, mut guard, .. } = sent;
     let (parts, body) = response.into_parts();
-    let body = Limited::new(body, max_body).collect().await.map_err(|error| error_chain(&*error))?;
+    let body = read_document(&parts.headers, body, max_body).await.map_err(|error| match error {
+        DocumentError::Broken(error) => error_chain(&*error),
+        other => other.to_string(),
+    })?;
     guard.finish();
     backend.record_success(index);
-    Ok((parts.status, body.to_bytes()))
+    Ok((parts.status, body))
 }

@@ -96,7 +96,7 @@ fn is_gateway_header(name: &HeaderName) -> bool {
                 || has_normalized_prefix(text, "x-forwarded-")
                     && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_FORWARDED_URI]
                         .iter()
-                        .any(|ours| is_normalized_name(text, ours.as_str()))
+                        .any(|header| is_normalized_name(text, header.as_str()))
         }
         _ => false,
     }

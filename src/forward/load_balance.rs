@@ -37,38 +37,38 @@ impl WorkerBackend {
         &self,
         failed: &[usize],
         doubtful: &[usize],
-        errand: PickRequest,
+        request: PickRequest,
     ) -> Option<(usize, &Rc<Endpoint>)> {
         if let [only] = self.members() {
             return (failed.is_empty() && only.is_usable()).then_some((0, &only.endpoint));
         }
         let index = if doubtful.is_empty() {
-            self.pick_excluding(|index| failed.contains(&index), errand)
+            self.pick_excluding(|index| failed.contains(&index), request)
         } else {
             // The request failed before: it is not used as a trial.
-            let errand = PickRequest { is_safe: false, ..errand };
-            self.pick_excluding(|index| failed.contains(&index) || doubtful.contains(&index), errand)
-                .or_else(|| self.pick_excluding(|index| failed.contains(&index), errand))
+            let request = PickRequest { is_safe: false, ..request };
+            self.pick_excluding(|index| failed.contains(&index) || doubtful.contains(&index), request)
+                .or_else(|| self.pick_excluding(|index| failed.contains(&index), request))
         }?;
         Some((index, &self.member(index).endpoint))
     }
 
-    fn pick_excluding(&self, not: impl Fn(usize) -> bool, errand: PickRequest) -> Option<usize> {
+    fn pick_excluding(&self, not: impl Fn(usize) -> bool, request: PickRequest) -> Option<usize> {
         let (preferred, all) = (self.preferred_count(), self.members().len());
         let tiers = [(0, preferred), (preferred, all)];
-        let mut found = tiers.iter().find_map(|(from, to)| self.best_of_two(*from, *to, &not, errand));
+        let mut found = tiers.iter().find_map(|(from, to)| self.best_of_two(*from, *to, &not, request));
         // An ejected endpoint is better than none.
-        found = found.or_else(|| tiers.iter().find_map(|(from, to)| self.least_loaded(*from, *to, &not, errand)));
+        found = found.or_else(|| tiers.iter().find_map(|(from, to)| self.least_loaded(*from, *to, &not, request)));
         found
     }
 
-    fn best_of_two(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, errand: PickRequest) -> Option<usize> {
+    fn best_of_two(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, request: PickRequest) -> Option<usize> {
         let mut first = None;
         let mut second = |index: usize| -> Option<usize> {
             if first == Some(index) || not(index) {
                 return None;
             }
-            match eligibility(self.member(index), errand.is_safe) {
+            match eligibility(self.member(index), request.is_safe) {
                 Eligibility::Ineligible => None,
                 Eligibility::Trial => Some(index),
                 Eligibility::Eligible => match first {
@@ -76,7 +76,7 @@ impl WorkerBackend {
                         first = Some(index);
                         None
                     }
-                    Some(other) if self.load(other, errand) <= self.load(index, errand) => Some(other),
+                    Some(other) if self.load(other, request) <= self.load(index, request) => Some(other),
                     Some(_) => Some(index),
                 },
             }
@@ -99,15 +99,15 @@ impl WorkerBackend {
         first
     }
 
-    fn least_loaded(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, errand: PickRequest) -> Option<usize> {
+    fn least_loaded(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, request: PickRequest) -> Option<usize> {
         (from..to)
             .filter(|index| !not(*index) && self.member(*index).is_usable())
-            .min_by_key(|index| self.load(*index, errand))
+            .min_by_key(|index| self.load(*index, request))
     }
 
-    fn load(&self, index: usize, errand: PickRequest) -> usize {
+    fn load(&self, index: usize, request: PickRequest) -> usize {
         let endpoint = &self.member(index).endpoint;
-        if errand.is_long_running { endpoint.pending() } else { endpoint.short_lived() }
+        if request.is_long_running { endpoint.pending() } else { endpoint.short_lived() }
     }
 }
 

@@ -60,8 +60,8 @@ impl LongRunningResponses {
         }
     }
 
-    fn set_signal(&self, leave: DrainSignal) {
-        self.0.signal.set(leave.max(self.0.signal.get()));
+    fn set_signal(&self, signal: DrainSignal) {
+        self.0.signal.set(signal.max(self.0.signal.get()));
         for waker in self.0.wakers.borrow().iter().flatten() {
             waker.wake_by_ref();
         }
@@ -86,16 +86,16 @@ impl LongRunningSlot {
 
     /// The current signal; `waker` is woken when it changes.
     pub(super) fn poll_signal(&self, waker: &Waker) -> DrainSignal {
-        let asked = self.streams.0.signal.get();
-        if asked == DrainSignal::Now {
-            return asked;
+        let signal = self.streams.0.signal.get();
+        if signal == DrainSignal::Now {
+            return signal;
         }
         let mut wakers = self.streams.0.wakers.borrow_mut();
         match &mut wakers[self.at] {
             Some(known) => known.clone_from(waker),
             empty => *empty = Some(waker.clone()),
         }
-        asked
+        signal
     }
 
     /// Resolves when the stream must end.

@@ -26,7 +26,7 @@ pub use endpoint_watches::ApiServiceState;
 pub use fetch::fetch;
 pub use forwarded_headers::{ConnectionHeaders, ForwardedHeaders};
 pub use long_running_responses::LongRunningResponses;
-pub use outbound_request::{OutboundRequest, RelayOptions};
+pub use outbound_request::{OutboundRequest, ResponseOptions};
 pub use response_body::{ForwardedBody, InflightPermits};
 pub use send::send;
 pub use user_headers::{IdentityHeaderError, IdentityHeaderFormat, JoinedHeaders, RemoteHeaderNames, UserHeaders};

@@ -35,12 +35,12 @@ pub struct OutboundRequest<'o> {
     pub circuit_permit: Option<Box<CircuitPermit>>,
     /// Renewal of the backend for retries.
     pub renewal: BackendRenewal<'o>,
-    /// How the response is relayed.
-    pub relay: RelayOptions<'o>,
+    /// How the response is forwarded.
+    pub response_options: ResponseOptions<'o>,
 }
 
-/// How a response is relayed to the client.
-pub struct RelayOptions<'o> {
+/// How a response is forwarded to the client.
+pub struct ResponseOptions<'o> {
     /// The client's connection.
     pub connection: &'o ConnectionHandle,
     /// The long-running responses of this worker.

@@ -59,7 +59,7 @@ impl RequestBodySource {
     /// it is empty. `receipt` is called only if it is not.
     pub(super) fn new(
         from: IncomingBody,
-        most: Option<u64>,
+        limit: Option<u64>,
         identity: &Arc<IdentityHeaderMatcher>,
         rules: Option<Arc<RbacProxyRules>>,
         receipt: impl FnOnce() -> Rc<BodyCounter>,
@@ -75,7 +75,7 @@ impl RequestBodySource {
             replay_lost: Cell::new(false),
             attempt: Cell::new(0),
             receipt: receipt(),
-            max_bytes: most.unwrap_or(u64::MAX),
+            max_bytes: limit.unwrap_or(u64::MAX),
             fault: Cell::new(None),
             identity: identity.clone(),
             rules,
@@ -148,8 +148,8 @@ impl http_body::Body for ReplayableBody {
         if this.attempt != source.attempt.get() {
             return Poll::Ready(Some(Err("superseded by a retry".into())));
         }
-        let mut kept = source.replay_buffer.borrow_mut();
-        if let Some(data) = kept.get(this.at) {
+        let mut replay = source.replay_buffer.borrow_mut();
+        if let Some(data) = replay.get(this.at) {
             this.at += 1;
             return Poll::Ready(Some(Ok(Frame::data(data.clone()))));
         }
@@ -159,12 +159,12 @@ impl http_body::Body for ReplayableBody {
         }
         let frame = ready!(source.poll_next(cx));
         if source.replay_lost.get() {
-            kept.clear();
+            replay.clear();
             this.at = 0;
         } else if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            kept.push(data.clone());
+            replay.push(data.clone());
             this.at += 1;
         }
         this.done = source.ended.get();

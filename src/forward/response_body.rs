@@ -25,13 +25,13 @@ use crate::route;
 /// In-flight permits of a request, held until the last byte of its response.
 pub type InflightPermits = [Option<route::InflightPermit>; 2];
 
-/// Body of a relayed response. It breaks off if the backend's does: a truncated response must not look complete.
+/// Body of a forwarded response. It breaks off if the backend's does: a truncated response must not look complete.
 ///
 /// A watch in JSON or protobuf is complete after every event. If its backend is gone it ends there, as API servers end
 /// watches all the time, and the client resumes. Of a broken stream client-go makes an error event and lists again
 /// (`apimachinery/pkg/watch/streamwatcher.go`).
-struct RelayedBody {
-    source: RelaySource,
+struct StreamedBody {
+    source: ResponseBodySource,
     record: AccessRecord,
     ended: bool,
     /// Set once the backend had to be waited for.
@@ -43,7 +43,7 @@ struct RelayedBody {
 }
 
 /// A backend's response body and what is held until its end.
-pub(super) struct RelaySource {
+pub(super) struct ResponseBodySource {
     pub(super) from: IncomingBody,
     pub(super) guard: ConnectionGuard,
     /// Policy that filters the trailers.
@@ -58,12 +58,12 @@ pub(super) struct RelaySource {
 pub struct ForwardedBody(ForwardedContent);
 
 enum ForwardedContent {
-    Relayed(RelaySource),
+    Streamed(ResponseBodySource),
     /// An upgraded connection, and what starts to copy its bytes.
     Tunnel(Box<dyn FnOnce(AccessRecord)>),
 }
 
-/// What ends a relayed response.
+/// What ends a forwarded response.
 pub(super) enum EndCondition {
     /// A deadline, for a slow backend. The body is not polled while the client does not read, so the client's
     /// connection enforces the same deadline ([`ConnectionHandle::set_response_deadline`]).
@@ -93,18 +93,18 @@ impl EndCondition {
 }
 
 impl ForwardedBody {
-    pub(super) fn relayed(source: RelaySource) -> ForwardedBody {
-        ForwardedBody(ForwardedContent::Relayed(source))
+    pub(super) fn streamed(source: ResponseBodySource) -> ForwardedBody {
+        ForwardedBody(ForwardedContent::Streamed(source))
     }
 
     pub(super) fn tunnel(start: impl FnOnce(AccessRecord) + 'static) -> ForwardedBody {
         ForwardedBody(ForwardedContent::Tunnel(Box::new(start)))
     }
 
-    /// Starts to relay. `record` ends with the body or the tunnel.
-    pub fn relay(self, record: AccessRecord) -> message::Body {
+    /// Starts to forward the body or the tunnel, with whose end `record` ends.
+    pub fn start(self, record: AccessRecord) -> message::Body {
         match self.0 {
-            ForwardedContent::Relayed(source) => message::Body::streaming(RelayedBody::new(source, record)),
+            ForwardedContent::Streamed(source) => message::Body::streaming(StreamedBody::new(source, record)),
             ForwardedContent::Tunnel(start) => {
                 start(record);
                 message::Body::Empty
@@ -113,10 +113,10 @@ impl ForwardedBody {
     }
 }
 
-impl RelayedBody {
-    fn new(source: RelaySource, record: AccessRecord) -> RelayedBody {
+impl StreamedBody {
+    fn new(source: ResponseBodySource, record: AccessRecord) -> StreamedBody {
         let mut relayed =
-            RelayedBody { source, record, ended: false, deadline: None, unread: None, remaining_event_bytes: None };
+            StreamedBody { source, record, ended: false, deadline: None, unread: None, remaining_event_bytes: None };
         if relayed.is_end_stream() {
             relayed.record_end(EndReason::Complete);
         }
@@ -149,7 +149,7 @@ impl RelayedBody {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
                 deadline.has_elapsed(cx.waker()).then_some((EndReason::Timeout, "the request timeout expired"))
             }
-            EndCondition::Watch(place, ..) | EndCondition::Process(place, _) => (place.poll_signal(cx.waker())
+            EndCondition::Watch(slot, ..) | EndCondition::Process(slot, _) => (slot.poll_signal(cx.waker())
                 == DrainSignal::Now)
                 .then_some((EndReason::Drained, "the gateway is shutting down")),
         }
@@ -168,16 +168,16 @@ impl RelayedBody {
     /// Whether this is a watch between two events that should be drained.
     fn should_drain(&self, cx: &Context<'_>) -> bool {
         match &self.source.end_condition {
-            EndCondition::Watch(place, events, watching) => {
+            EndCondition::Watch(slot, events, watching) => {
                 events.is_at_event_boundary()
-                    && (place.poll_signal(cx.waker()) > DrainSignal::Continue || watching.take_drain_turn())
+                    && (slot.poll_signal(cx.waker()) > DrainSignal::Continue || watching.take_drain_turn())
             }
             _ => false,
         }
     }
 }
 
-impl Body for RelayedBody {
+impl Body for StreamedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -242,7 +242,7 @@ impl Body for RelayedBody {
     }
 }
 
-impl RelayedBody {
+impl StreamedBody {
     /// Sends the rest of an event that was begun, at most `rest` bytes; then ends.
     fn poll_rest_of_event(
         &mut self,
@@ -277,7 +277,7 @@ impl RelayedBody {
     }
 }
 
-impl StreamingBody for RelayedBody {
+impl StreamingBody for StreamedBody {
     fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let this = &mut *self;
         // Responses with a deadline end anyway.
@@ -296,7 +296,7 @@ impl StreamingBody for RelayedBody {
     }
 }
 
-impl Drop for RelayedBody {
+impl Drop for StreamedBody {
     fn drop(&mut self) {
         // The deadline may have passed while the body was not polled.
         if let EndCondition::Deadline(at, _) = self.source.end_condition

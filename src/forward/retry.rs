@@ -90,7 +90,7 @@ pub(super) async fn send_with_retries(
     backend.retry_budget().deposit();
     let pick = PickRequest { is_safe: plan.scope == RetryScope::Always, is_long_running: plan.is_long_running };
     // A long-running request is not retried for a short silence.
-    let repeatable = !plan.is_long_running && plan.scope.includes_stale_connections();
+    let is_repeatable = !plan.is_long_running && plan.scope.includes_stale_connections();
     let mut attempts = FailedAttempts::default();
     let mut next = Some(request);
     while !attempts.limit_reached() {
@@ -105,9 +105,9 @@ pub(super) async fn send_with_retries(
             retried(reason);
         }
         let sent = match endpoint.ready_slot() {
-            Some(slot) => endpoint.send_on(slot, request, repeatable).await,
+            Some(slot) => endpoint.send_on_ready_connection(slot, request, is_repeatable).await,
             // Boxed: the common case would pay for its size.
-            None => Box::pin(endpoint.send_with(request, repeatable)).await,
+            None => Box::pin(endpoint.send_on_any_connection(request, is_repeatable)).await,
         };
         match sent {
             Ok(sent) => {

@@ -13,9 +13,9 @@ use super::backend::WorkerBackend;
 use super::error_response::{ForwardError, bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
 use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
-use super::outbound_request::{OutboundRequest, RelayOptions};
+use super::outbound_request::{OutboundRequest, ResponseOptions};
 use super::request_body::{RequestBodyFault, RequestBodySource};
-use super::response_body::{EndCondition, ForwardedBody, OutcomeReporter, RelaySource};
+use super::response_body::{EndCondition, ForwardedBody, OutcomeReporter, ResponseBodySource};
 use super::retry::{RequestReplay, RetryPlan, RetryScope, send_with_retries};
 use super::upgrade::upgrade;
 use super::watch_framing::WatchFraming;
@@ -35,8 +35,8 @@ struct PreparedRequest<'o> {
     is_safe: bool,
 }
 
-/// Relays one response.
-struct ResponseRelay<'r> {
+/// Forwards one response.
+struct ResponseForwarder<'r> {
     permit: &'r Permit<'r>,
     backend: &'r Rc<WorkerBackend>,
     /// Index of the member that responded.
@@ -46,10 +46,10 @@ struct ResponseRelay<'r> {
     is_head: bool,
     /// Deadline of the response; none if it is long-running.
     deadline: Option<Instant>,
-    options: RelayOptions<'r>,
+    options: ResponseOptions<'r>,
 }
 
-/// Sends a request to `backend` and returns its response, whose body is relayed once it has its access record.
+/// Sends a request to `backend` and returns its response, whose body is forwarded once it has its access record.
 ///
 /// The [`Permit`] is proof that the request was authorized, the [`WorkerBackend`] that it was routed.
 ///
@@ -77,7 +77,7 @@ pub async fn send(
         record.request_body_counter()
     });
     let PreparedRequest { request, mut plan, is_safe } =
-        prepare(parts, source, path_and_query, &forwarded_headers, backend)?;
+        build_backend_request(parts, source, path_and_query, &forwarded_headers, backend)?;
     plan.is_long_running = deadline.is_none();
     plan.renewal = Some(outbound.renewal);
     if let Some(circuit_permit) = &outbound.circuit_permit {
@@ -97,7 +97,8 @@ pub async fn send(
     let dialed = sent.timing.total() > Duration::ZERO;
     record.record_backend_headers(dialed.then(|| ConnectTimings::from(sent.timing)));
     record.set_endpoint(&backend.member(index).metrics);
-    ResponseRelay { permit, backend, index, to_http2, is_head, deadline, options: outbound.relay }.relay(sent, record)
+    ResponseForwarder { permit, backend, index, to_http2, is_head, deadline, options: outbound.response_options }
+        .forward(sent, record)
 }
 
 fn name(backend: &WorkerBackend) -> &str {
@@ -121,7 +122,7 @@ fn check_declared_size(
 }
 
 /// Builds the request to the backend from the client's.
-fn prepare<'o>(
+fn build_backend_request<'o>(
     mut parts: request::Parts,
     source: Option<Rc<RequestBodySource>>,
     path_and_query: PathAndQuery,
@@ -159,9 +160,13 @@ fn prepare<'o>(
     })
 }
 
-impl ResponseRelay<'_> {
+impl ResponseForwarder<'_> {
     /// Checks the response and rewrites its headers.
-    fn relay(mut self, sent: EndpointResponse, record: &mut AccessRecord) -> Result<Response<ForwardedBody>, Refusal> {
+    fn forward(
+        mut self,
+        sent: EndpointResponse,
+        record: &mut AccessRecord,
+    ) -> Result<Response<ForwardedBody>, Refusal> {
         let EndpointResponse { response, mut guard, .. } = sent;
         let is_success = self.backend.record_response(self.index, response.status());
         let (mut parts, from) = response.into_parts();
@@ -183,8 +188,8 @@ impl ResponseRelay<'_> {
         let end_condition = self.end_condition(is_success, &parts.headers, from.is_end_stream());
         parts.version = Version::HTTP_11;
         let user = self.deadline.is_none().then(|| self.permit.user().clone());
-        let source = RelaySource { from, guard, headers, end_condition, _permits: self.options.permits, user };
-        Ok(Response::from_parts(parts, ForwardedBody::relayed(source)))
+        let source = ResponseBodySource { from, guard, headers, end_condition, _permits: self.options.permits, user };
+        Ok(Response::from_parts(parts, ForwardedBody::streamed(source)))
     }
 
     /// Cuts off a body that `status` or the request's method forbids.

@@ -16,8 +16,8 @@ use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
 use super::load_balance::PickRequest;
 use super::long_running_responses::LongRunningSlot;
-use super::outbound_request::{OutboundRequest, RelayOptions};
-use super::response_body::{EndCondition, ForwardedBody, RelaySource};
+use super::outbound_request::{OutboundRequest, ResponseOptions};
+use super::response_body::{EndCondition, ForwardedBody, ResponseBodySource};
 use super::retry::error_chain;
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::{self, ConnectionGuard, DialError, DialPhase, DialTiming};
@@ -63,7 +63,7 @@ pub(super) async fn upgrade(
     if backend.record_response(index, response.status()) {
         backend.record_success(index);
     }
-    let RelayOptions { streams, connection: client_connection, .. } = outbound.relay;
+    let ResponseOptions { streams, connection: client_connection, .. } = outbound.response_options;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return relay_response(backend, connection, response, streams.register(), info, record);
     }
@@ -192,7 +192,7 @@ fn relay_response(
     // Bytes that the client sent after its request were meant for the tunnel.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.record_response_head(status.as_u16(), &parts.headers, None);
-    let source = RelaySource {
+    let source = ResponseBodySource {
         from,
         guard: ConnectionGuard::dedicated(connection),
         headers,
@@ -200,7 +200,7 @@ fn relay_response(
         _permits: [None, None],
         user: None,
     };
-    Ok(Response::from_parts(parts, ForwardedBody::relayed(source)))
+    Ok(Response::from_parts(parts, ForwardedBody::streamed(source)))
 }
 
 /// Copies in both directions until one side ends, the process drains or the client's connection is closed.
@@ -235,7 +235,7 @@ async fn open_connection(backend: &WorkerBackend) -> Result<UpgradeConnection, F
         backend.pick(&failed, &[], PickRequest { is_safe: false, is_long_running: true })
     {
         match endpoint.open_dedicated().await {
-            Ok((line, timing)) => return Ok((index, line, timing)),
+            Ok((connection, timing)) => return Ok((index, connection, timing)),
             Err(error) => last = Some(error),
         }
         failed.push(index);

@@ -104,7 +104,8 @@ impl UserHeaders {
             remote.retain(|(name, _)| lines.iter().all(|(joined, _)| joined != name));
             lines.append(&mut remote);
         }
-        let absent = [USER, UID, GROUP].into_iter().filter(|name| lines.iter().all(|(line, _)| line != name)).collect();
+        let absent =
+            [USER, UID, GROUP].into_iter().filter(|name| lines.iter().all(|(present, _)| present != name)).collect();
         Ok(UserHeaders { lines, absent_names: absent })
     }
 

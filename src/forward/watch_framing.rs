@@ -10,7 +10,7 @@ pub(super) enum WatchFraming {
     Lines(bool),
     /// Protobuf: each event after its length in four bytes, big-endian (`apimachinery`'s `serializer/protobuf`). The
     /// length as far as read, how many of its bytes were read, and how many bytes of the event are left.
-    Framed { length: u32, known: u8, rest: u32 },
+    Framed { length: u32, length_bytes: u8, rest: u32 },
 }
 
 impl WatchFraming {
@@ -23,7 +23,7 @@ impl WatchFraming {
         } else if kind.eq_ignore_ascii_case(b"application/json") {
             Some(WatchFraming::Lines(true))
         } else if kind.eq_ignore_ascii_case(b"application/vnd.kubernetes.protobuf") {
-            Some(WatchFraming::Framed { length: 0, known: 0, rest: 0 })
+            Some(WatchFraming::Framed { length: 0, length_bytes: 0, rest: 0 })
         } else {
             None
         }
@@ -33,7 +33,7 @@ impl WatchFraming {
     pub(super) fn observe(&mut self, data: &[u8]) {
         match self {
             WatchFraming::Lines(whole) => *whole = data.last().map_or(*whole, |byte| *byte == b'\n'),
-            WatchFraming::Framed { length, known, rest } => {
+            WatchFraming::Framed { length, length_bytes, rest } => {
                 let mut data = data;
                 while !data.is_empty() {
                     if *rest > 0 {
@@ -43,10 +43,10 @@ impl WatchFraming {
                         data = &data[taken..];
                     } else {
                         *length = *length << 8 | u32::from(data[0]);
-                        *known += 1;
+                        *length_bytes += 1;
                         data = &data[1..];
-                        if *known == 4 {
-                            (*rest, *length, *known) = (*length, 0, 0);
+                        if *length_bytes == 4 {
+                            (*rest, *length, *length_bytes) = (*length, 0, 0);
                         }
                     }
                 }
@@ -77,7 +77,7 @@ impl WatchFraming {
 
     /// Whether the stream is between two events.
     pub(super) fn is_at_event_boundary(&self) -> bool {
-        matches!(self, WatchFraming::Lines(true) | WatchFraming::Framed { known: 0, rest: 0, .. })
+        matches!(self, WatchFraming::Lines(true) | WatchFraming::Framed { length_bytes: 0, rest: 0, .. })
     }
 }
 

@@ -241,13 +241,13 @@ where
     let mut deferred_error = None;
     loop {
         // The end of a socket is behind data that is not read while the tunnel has no room.
-        let room = loop {
-            match timeout(PEER_CHECK_INTERVAL, tunnel.room()).await {
+        let capacity = loop {
+            match timeout(PEER_CHECK_INTERVAL, tunnel.wait_for_capacity()).await {
                 Ok(room) => break room,
                 Err(_) => check_peer(socket.0.borrow().peer_end(), moved.get())?,
             }
         };
-        if room.is_err() {
+        if capacity.is_err() {
             return Ok(Sent::TunnelClosed);
         }
         let data = tokio::select! {
@@ -297,8 +297,8 @@ async fn receive_all<W: AsyncWrite + Unpin>(
                 let began = Instant::now();
                 is_writing.set(true);
                 while !data.is_empty() {
-                    let written = writer.write_buf(&mut data).await?;
-                    if written == 0 {
+                    let count = writer.write_buf(&mut data).await?;
+                    if count == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                     moved.set(Instant::now());
@@ -337,8 +337,8 @@ async fn read<R: AsyncRead + Unpin>(reader: &mut R, deferred_error: &mut Option<
             // A read returns what has arrived, which is often part of a packet. Little data is sent at once.
             let mut last = MIN_SHARED_BYTES;
             while last >= MIN_SHARED_BYTES && buffer.len() < limit {
-                let room = limit - buffer.len();
-                let mut limited = (&mut *buffer).limit(room);
+                let free = limit - buffer.len();
+                let mut limited = (&mut *buffer).limit(free);
                 let polled = pin!(reader.read_buf(&mut limited)).poll(cx);
                 match polled {
                     Poll::Ready(Ok(length)) => last = length,

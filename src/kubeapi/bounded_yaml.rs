@@ -33,21 +33,21 @@ impl std::fmt::Display for YamlError {
 /// [`YamlError::TooExpensive`] for merge keys and for aliases that expand too far, [`YamlError::Invalid`] otherwise.
 pub fn read_bounded_yaml(text: &str) -> Result<Value, YamlError> {
     // Without aliases, a document has at most about two events per byte (`[,]` has an empty node for each comma).
-    let most = text.len().saturating_mul(2).saturating_add(64);
+    let limit = text.len().saturating_mul(2).saturating_add(64);
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_events: most,
-            max_nodes: most,
-            max_total_scalar_bytes: most,
-            max_recorded_anchor_events: most,
-            max_recorded_anchor_bytes: most,
+            max_events: limit,
+            max_nodes: limit,
+            max_total_scalar_bytes: limit,
+            max_recorded_anchor_events: limit,
+            max_recorded_anchor_bytes: limit,
             max_depth: MAX_DEPTH,
             flow_nesting_limit: MAX_DEPTH,
             max_documents: 1,
         },
         merge_keys: MergeKeyPolicy::Error,
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: most,
+            max_total_replayed_events: limit,
             max_replay_stack_depth: MAX_ALIAS_DEPTH,
         },
         with_snippet: false,

@@ -1,11 +1,24 @@
 //! Validation errors of fields, and their list as a 422 (`apimachinery/pkg/util/validation/field`).
+//!
+//! What a client fills is repeated in errors: paths, values, and their number. All three are bounded, so that the errors
+//! of an object cost no more than a small multiple of the object.
 
-use std::fmt;
+mod list;
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use list::{FieldErrors, MAX_FIELD_ERRORS};
+
 use super::json::{format_go_number, write_json};
 use super::{GoQuoted, Status, StatusCause};
+
+/// Maximum size of the path of an error in bytes. Keys of maps may be as long as the object.
+pub const MAX_PATH_BYTES: usize = 4 << 10;
+/// Maximum size of a value in an error, and of the text about it, in bytes.
+const MAX_TEXT_BYTES: usize = 16 << 10;
 
 /// Path of a field, such as `spec.ports[0].name`, as a list from the inside to the outside. Costs nothing until it is
 /// displayed.
@@ -57,21 +70,59 @@ impl fmt::Display for FieldPath<'_> {
             elements.push(path.element);
             at = path.parent;
         }
+        let mut out = BoundedText::new(f, MAX_PATH_BYTES);
         for (position, element) in elements.iter().rev().enumerate() {
             match element {
-                FieldElement::Name("") if position > 0 => f.write_str("[]")?,
-                FieldElement::Name(name) if position > 0 => write!(f, ".{name}")?,
-                FieldElement::Name(name) => f.write_str(name)?,
-                FieldElement::Index(index) => write!(f, "[{index}]")?,
-                FieldElement::Key(key) => write!(f, "[{key}]")?,
+                FieldElement::Name("") if position > 0 => out.write_str("[]")?,
+                FieldElement::Name(name) if position > 0 => write!(out, ".{name}")?,
+                FieldElement::Name(name) => out.write_str(name)?,
+                FieldElement::Index(index) => write!(out, "[{index}]")?,
+                FieldElement::Key(key) => write!(out, "[{key}]")?,
             }
         }
         Ok(())
     }
 }
 
+/// Writes at most a number of bytes, then `...`, and ignores the rest.
+pub struct BoundedText<'w> {
+    out: &'w mut dyn fmt::Write,
+    left: usize,
+    is_cut: bool,
+}
+
+impl<'w> BoundedText<'w> {
+    /// Writes at most `limit` bytes to `out`.
+    pub fn new(out: &'w mut dyn fmt::Write, limit: usize) -> BoundedText<'w> {
+        BoundedText { out, left: limit, is_cut: false }
+    }
+}
+
+impl fmt::Write for BoundedText<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.is_cut {
+            return Ok(());
+        }
+        let start = beginning(text, self.left);
+        self.left -= start.len();
+        self.out.write_str(start)?;
+        self.is_cut = start.len() < text.len();
+        if self.is_cut { self.out.write_str("...") } else { Ok(()) }
+    }
+}
+
+/// The characters of a text within its first `limit` bytes.
+fn beginning(text: &str, limit: usize) -> &str {
+    if text.len() <= limit { text } else { &text[..text.floor_char_boundary(limit)] }
+}
+
+/// A text that errors repeat, cut off if it is long.
+fn bounded(text: String) -> String {
+    if text.len() <= MAX_TEXT_BYTES { text } else { format!("{}...", beginning(&text, MAX_TEXT_BYTES)) }
+}
+
 /// Kind of a [`FieldError`] (`field.ErrorType`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldErrorKind {
     /// The value refers to something that does not exist.
     NotFound,
@@ -135,25 +186,28 @@ impl FieldErrorKind {
     }
 }
 
-/// A value as an error shows it: a string quoted as by Go, anything else as JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadValue(String);
+/// A value as an error shows it: a string quoted as by Go, anything else as JSON. A long one is cut off. Cheap to clone,
+/// for errors that repeat a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BadValue(Arc<str>);
 
 impl BadValue {
     /// JSON's null, as for an absent value of Go's pointers.
     pub fn null() -> BadValue {
-        BadValue("null".to_owned())
+        BadValue("null".into())
     }
 
     /// A value that is written as JSON already.
     pub fn from_json(json: String) -> BadValue {
-        BadValue(json)
+        BadValue(bounded(json).into())
     }
 }
 
 impl From<&str> for BadValue {
     fn from(text: &str) -> BadValue {
-        BadValue(GoQuoted(text).to_string())
+        let start = beginning(text, MAX_TEXT_BYTES);
+        let cut = if start.len() < text.len() { "..." } else { "" };
+        BadValue(format!("{}{cut}", GoQuoted(start)).into())
     }
 }
 
@@ -165,25 +219,25 @@ impl From<&String> for BadValue {
 
 impl From<i64> for BadValue {
     fn from(number: i64) -> BadValue {
-        BadValue(number.to_string())
+        BadValue(number.to_string().into())
     }
 }
 
 impl From<usize> for BadValue {
     fn from(number: usize) -> BadValue {
-        BadValue(number.to_string())
+        BadValue(number.to_string().into())
     }
 }
 
 impl From<bool> for BadValue {
     fn from(value: bool) -> BadValue {
-        BadValue(value.to_string())
+        BadValue(value.to_string().into())
     }
 }
 
 impl From<&[String]> for BadValue {
     fn from(texts: &[String]) -> BadValue {
-        BadValue(write_json(&texts.iter().map(|text| Value::from(text.as_str())).collect()))
+        BadValue::from_json(write_json(&texts.iter().map(|text| Value::from(text.as_str())).collect()))
     }
 }
 
@@ -191,14 +245,14 @@ impl From<&Value> for BadValue {
     fn from(value: &Value) -> BadValue {
         match value {
             Value::String(text) => text.into(),
-            Value::Number(_) => BadValue(format_go_number(value)),
-            _ => BadValue(write_json(value)),
+            Value::Number(_) => BadValue::from_json(format_go_number(value)),
+            _ => BadValue::from_json(write_json(value)),
         }
     }
 }
 
 /// A validation error of one field (`field.Error`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldError {
     /// Kind of the error.
     pub kind: FieldErrorKind,
@@ -218,7 +272,12 @@ impl FieldError {
         value: Option<BadValue>,
         detail: impl Into<String>,
     ) -> FieldError {
-        FieldError { kind, field: field.to_string(), value, detail: detail.into() }
+        FieldError { kind, field: field.to_string(), value, detail: bounded(detail.into()) }
+    }
+
+    /// Bytes of its texts.
+    pub fn text_size(&self) -> usize {
+        self.field.len() + self.value.as_ref().map_or(0, |value| value.0.len()) + self.detail.len()
     }
 
     /// The value is malformed.
@@ -279,7 +338,7 @@ impl FieldError {
     /// The text without the field, as in the message of a cause.
     pub fn body(&self) -> String {
         let mut text = self.kind.title().to_owned();
-        for part in [self.value.as_ref().map(|value| value.0.as_str()), Some(self.detail.as_str())] {
+        for part in [self.value.as_ref().map(|value| &*value.0), Some(self.detail.as_str())] {
             if let Some(part) = part.filter(|part| !part.is_empty()) {
                 text.push_str(": ");
                 text.push_str(part);
@@ -303,12 +362,14 @@ impl From<&FieldError> for StatusCause {
 
 /// 422 for an object with invalid fields (`errors.NewInvalid`). `kind` is the kind, or the resource where Kubernetes
 /// says so.
-pub fn invalid_fields_status(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
-    Status::invalid(group, kind, name, errors.iter().map(StatusCause::from).collect())
+pub fn invalid_fields_status(group: &str, kind: &str, name: &str, errors: impl Into<FieldErrors>) -> Status {
+    let errors = errors.into();
+    let causes = errors.iter().map(StatusCause::from).collect();
+    Status::invalid_with_omitted(group, kind, name, causes, errors.omitted())
 }
 
 /// 422 for invalid options of a request, such as `ListOptions`.
-pub fn invalid_options_status(kind: &str, errors: &[FieldError]) -> Status {
+pub fn invalid_options_status(kind: &str, errors: impl Into<FieldErrors>) -> Status {
     invalid_fields_status("meta.k8s.io", kind, "", errors)
 }
 
@@ -355,13 +416,31 @@ mod tests {
     #[test]
     fn invalid_status_repeats_causes_but_not_messages() {
         let uid = FieldError::invalid("metadata.uid", "x", "field is immutable");
-        let status = invalid_fields_status("ex.io", "Foo", "a", &[uid.clone(), uid]);
+        let status = invalid_fields_status("ex.io", "Foo", "a", vec![uid.clone(), uid]);
         assert_eq!(
             status.message,
             "Foo.ex.io \"a\" is invalid: metadata.uid: Invalid value: \"x\": field is immutable"
         );
         assert_eq!(status.details.as_ref().unwrap().causes.len(), 2);
-        let none = invalid_fields_status("", "Foo", "a", &[]);
+        let none = invalid_fields_status("", "Foo", "a", vec![]);
         assert_eq!(none.message, "Foo \"a\" is invalid");
+    }
+
+    #[test]
+    fn field_error_repeats_beginning_of_long_texts_only() {
+        let long = "é".repeat(1 << 20);
+        let metadata = FieldPath::root("metadata");
+        let labels = metadata.child("labels");
+        let error = FieldError::invalid(labels.key(&long).child("x"), &*long, format!("not {long}"));
+        let value = error.value.as_ref().unwrap();
+        assert!(error.field.starts_with("metadata.labels[éé") && error.field.ends_with("é..."));
+        assert!(value.0.starts_with("\"é") && value.0.ends_with("é\"..."));
+        for (text, limit) in
+            [(&*error.field, MAX_PATH_BYTES), (&*value.0, MAX_TEXT_BYTES + 2), (&*error.detail, MAX_TEXT_BYTES)]
+        {
+            assert!((limit - 2..=limit + 3).contains(&text.len()), "{} of {limit}", text.len());
+        }
+        let json = FieldError::invalid("a", &json!([long]), "");
+        assert!(json.to_string().starts_with("a: Invalid value: [\"é") && json.to_string().len() < MAX_TEXT_BYTES + 50);
     }
 }

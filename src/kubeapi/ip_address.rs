@@ -122,12 +122,12 @@ fn parse_digits(text: &str) -> Option<u16> {
 fn parse_cidr_sloppy(text: &str) -> Option<(IpAddr, u16)> {
     let (address, length) = text.split_once('/')?;
     let (parsed, length) = (parse_ip_sloppy(address)?, parse_digits(length)?);
-    let (written, most) = match parsed {
+    let (canonical_length, max_length) = match parsed {
         IpAddr::V4(mapped) if address.contains(':') => (IpAddr::V6(mapped.to_ipv6_mapped()), 128),
         IpAddr::V4(_) => (parsed, 32),
         IpAddr::V6(_) => (parsed, 128),
     };
-    (length <= most).then_some((written, length))
+    (length <= max_length).then_some((canonical_length, length))
 }
 
 /// The address without the bits after the prefix.

@@ -78,9 +78,14 @@ impl JsonPath {
         evaluate(&self.steps, vec![value], &mut remaining)
     }
 
-    /// The first value that the path leads to, as for a cell of a Table; `None` for errors, too.
-    pub fn find_first<'v>(&'v self, value: &'v Value) -> Option<&'v Value> {
-        self.find(value).ok()?.first().copied()
+    /// The first value that the path leads to, as for a cell of a Table; `None` for errors, too. It visits at most
+    /// `remaining` values, which becomes less.
+    pub fn find_first<'v>(&'v self, value: &'v Value, remaining: &mut usize) -> Option<&'v Value> {
+        let limit = MAX_VISITED.min(*remaining);
+        let mut own = limit;
+        let found = evaluate(&self.steps, vec![value], &mut own);
+        *remaining -= limit - own;
+        found.ok()?.first().copied()
     }
 }
 

@@ -24,6 +24,8 @@ pub struct ListOptions {
     pub version_match: Option<VersionMatch>,
     /// `timeoutSeconds`, if above zero.
     pub timeout: Option<Duration>,
+    /// Whether `timeoutSeconds` is below zero: a watch ends before it began.
+    pub is_timed_out: bool,
     /// `limit`: maximum number of objects in a page; 0 for no limit.
     pub limit: u64,
     /// `continue` as given, or empty.
@@ -85,7 +87,7 @@ impl ListOptions {
             check_list(sends_initial_events, &resource_version, &matching, is_continued)
         };
         if !errors.is_empty() {
-            return Err(invalid_options_status("ListOptions", &errors));
+            return Err(invalid_options_status("ListOptions", errors));
         }
         Ok(ListOptions {
             label_selector,
@@ -98,6 +100,7 @@ impl ListOptions {
                 "NotOlderThan" => Some(VersionMatch::NotOlderThan),
                 _ => None,
             },
+            is_timed_out: timeout < 0,
             timeout: u64::try_from(timeout).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs),
             limit: u64::try_from(limit).unwrap_or(0),
             continue_token,
@@ -160,23 +163,6 @@ impl ListOptions {
         }
         Ok(())
     }
-
-    /// Refuses fields that are not selectable. `has_own_fields` is true for custom resources, and for built-in ones
-    /// with other selectable fields than `metadata.name` and `metadata.namespace`: Kubernetes' texts differ.
-    ///
-    /// # Errors
-    /// 400.
-    pub fn check_fields(&self, is_selectable: impl Fn(&str) -> bool, has_own_fields: bool) -> Result<(), Status> {
-        let Some(term) = self.field_selector.terms.iter().find(|term| !is_selectable(&term.field)) else {
-            return Ok(());
-        };
-        Err(Status::bad_request(if has_own_fields {
-            format!("field label not supported: {}", term.field)
-        } else {
-            let field = GoQuoted(&term.field);
-            format!("{field} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
-        }))
-    }
 }
 
 /// The first value of each parameter.
@@ -198,7 +184,7 @@ impl<'q> RawListOptions<'q> {
     fn collect(query: &'q Query<'_>) -> RawListOptions<'q> {
         let mut raw = RawListOptions::default();
         for (key, value) in query.pairs() {
-            let place = match &*key {
+            let option = match &*key {
                 "labelSelector" => &mut raw.label_selector,
                 "fieldSelector" => &mut raw.field_selector,
                 "watch" => &mut raw.watch,
@@ -211,7 +197,7 @@ impl<'q> RawListOptions<'q> {
                 "sendInitialEvents" => &mut raw.initial_events,
                 _ => continue,
             };
-            place.get_or_insert(value);
+            option.get_or_insert(value);
         }
         raw
     }
@@ -417,16 +403,10 @@ mod tests {
     }
 
     #[test]
-    fn list_options_name_of_path_and_unknown_fields() {
+    fn list_options_name_of_path_selects_it() {
         let mut options = parse("").unwrap();
         assert!(options.select_name("x").is_ok());
         assert_eq!(options.field_selector.exact("metadata.name"), Some("x"));
         assert!(options.select_name("y").is_err());
-        let options = parse("fieldSelector=spec.a%3Db").unwrap();
-        assert!(options.check_fields(|field| field == "spec.a", true).is_ok());
-        let refusal = |has_own_fields| options.check_fields(|_| false, has_own_fields).unwrap_err().message;
-        assert_eq!(refusal(true), "field label not supported: spec.a");
-        let known = "\"spec.a\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"";
-        assert_eq!(refusal(false), known);
     }
 }

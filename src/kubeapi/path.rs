@@ -56,6 +56,13 @@ impl<'p> CanonicalPath<'p> {
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }
 
+    /// Forwards an encoded slash as it came, for a server to which it is a part of a name. What is authorized stays the
+    /// decoded path.
+    #[must_use]
+    pub fn keep_escaped_slashes(self) -> CanonicalPath<'p> {
+        CanonicalPath { wire: escaped_form(self.raw), ..self }
+    }
+
     /// The path as the client sent it, for `X-Forwarded-Uri` and the access log.
     pub fn raw(&self) -> &'p str {
         self.raw
@@ -141,12 +148,12 @@ fn decode_unambiguous(raw: &str, server: PathRules) -> Result<String, PathProble
     }
     let below = raw.strip_prefix('/').ok_or(PathProblem::Relative)?;
     let mut decoded = String::with_capacity(raw.len());
-    let mut place = PathPosition::default();
+    let mut position = PathPosition::default();
     let mut problem_of_resources = None;
     let mut rest = Some(below);
     while let Some(text) = rest {
         decoded.push('/');
-        if server == PathRules::KubeApiserver && place.is_proxied() {
+        if server == PathRules::KubeApiserver && position.is_proxied() {
             decoded.push_str(text);
             break;
         }
@@ -169,7 +176,7 @@ fn decode_unambiguous(raw: &str, server: PathRules) -> Result<String, PathProble
         if segment.is_empty() && after.is_some() {
             problem_of_resources.get_or_insert(PathProblem::EmptySegment);
         }
-        place.advance(&segment);
+        position.advance(&segment);
         decoded.push_str(&segment);
     }
     // Checked on the decoded text, so that `//apis/…` and `/apis%2F…` count as resource paths.
@@ -259,6 +266,11 @@ fn wire_form<'p>(raw: &'p str, decoded: &str) -> Cow<'p, str> {
         percent::encode_into(&mut wire, decoded, &PLAIN);
         return Cow::Owned(wire);
     }
+    escaped_form(raw)
+}
+
+/// The raw path with its escapes, and with others where they are needed.
+fn escaped_form(raw: &str) -> Cow<'_, str> {
     if raw.bytes().all(|byte| ON_THE_WIRE[usize::from(byte)]) {
         return Cow::Borrowed(raw);
     }
@@ -306,6 +318,18 @@ mod tests {
         let path = CanonicalPath::parse("/apis/g/v1/things/é\"\\x").unwrap();
         assert_eq!(path.decoded(), "/apis/g/v1/things/é\"\\x");
         assert_eq!(path.wire(), "/apis/g/v1/things/%C3%A9%22%5Cx");
+    }
+
+    #[test]
+    fn path_keeps_escaped_slashes_on_the_wire_if_told() {
+        for (raw, decoded, wire) in [
+            ("/repos/group%2Fproject/x%20y", "/repos/group/project/x y", "/repos/group%2Fproject/x%20y"),
+            ("/a%2fé", "/a/é", "/a%2f%C3%A9"),
+            ("/plain", "/plain", "/plain"),
+        ] {
+            let path = CanonicalPath::parse_without_proxy(raw).unwrap().keep_escaped_slashes();
+            assert_eq!((path.decoded(), path.wire()), (decoded, wire));
+        }
     }
 
     #[test]

@@ -54,12 +54,12 @@ impl<'q> Query<'q> {
         }
         debug_assert!(keys.len() <= 32, "a bit for each");
         let firsts = || {
-            let mut seen = 0u32;
+            let mut found_keys = 0u32;
             self.wire.split('&').filter(move |pair| {
                 let key = decode(pair.split_once('=').map_or(*pair, |(key, _)| key));
                 let Some(bit) = keys.iter().position(|one| *one == key).map(|at| 1 << at) else { return true };
-                let is_first = seen & bit == 0;
-                seen |= bit;
+                let is_first = found_keys & bit == 0;
+                found_keys |= bit;
                 is_first
             })
         };

@@ -1,11 +1,17 @@
 //! `metav1.Status`, the body of every error response, and of a deletion.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::go_quote::GoQuoted;
 use super::retry_after::RetryAfter;
+
+/// Maximum number of causes of an invalid object.
+const MAX_CAUSES: usize = 256;
+/// Maximum size of those causes in bytes, unless the first alone is larger. The message repeats them.
+const MAX_CAUSES_SIZE: usize = 256 << 10;
 
 /// A failure, or a success without an object, in the form of Kubernetes clients
 /// (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
@@ -83,6 +89,12 @@ impl Status {
             .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
+    /// 403: the object may not be written, with Kubernetes' text (`NewForbidden` in `apimachinery/pkg/api/errors`).
+    pub fn object_forbidden(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
+        let message = format!("{} {} is forbidden: {why}", qualified(group, resource), GoQuoted(name));
+        Status::new(403, "Forbidden", message).with_details(StatusDetails::for_resource(group, resource, name))
+    }
+
     /// 421: the connection is for another server than the requested host (RFC 9110, section 15.5.20).
     pub fn misdirected_request(message: impl Into<String>) -> Status {
         Status::new(421, "MisdirectedRequest", message)
@@ -130,6 +142,11 @@ impl Status {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
     }
 
+    /// 414: the URL is too long.
+    pub fn uri_too_long(message: impl Into<String>) -> Status {
+        Status::new(414, "URITooLong", message)
+    }
+
     /// 431: the request header is too large.
     pub fn request_header_fields_too_large(message: impl Into<String>) -> Status {
         Status::new(431, "RequestHeaderFieldsTooLarge", message)
@@ -142,14 +159,35 @@ impl Status {
 
     /// 422: fields of the object are invalid.
     ///
-    /// The message names each error once (`NewInvalid` in `apimachinery/pkg/api/errors`).
+    /// The message names each error once (`NewInvalid` in `apimachinery/pkg/api/errors`). Causes and message are bounded:
+    /// of many errors the first are listed, and the others counted.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Status {
-        let mut errors: Vec<String> = Vec::with_capacity(causes.len());
-        for cause in &causes {
-            let text = format!("{}: {}", cause.field, cause.message);
-            if !errors.contains(&text) {
-                errors.push(text);
-            }
+        Status::invalid_with_omitted(group, kind, name, causes, 0)
+    }
+
+    /// 422: fields of the object are invalid, with more causes than are listed: `omitted` says how many were left out
+    /// before. Otherwise as [`Status::invalid`].
+    pub fn invalid_with_omitted(
+        group: &str,
+        kind: &str,
+        name: &str,
+        mut causes: Vec<StatusCause>,
+        omitted: usize,
+    ) -> Status {
+        let mut size = 0;
+        let fits = |cause: &&StatusCause| {
+            let is_first = size == 0;
+            size += cause.field.len() + cause.message.len() + cause.reason.len();
+            is_first || size <= MAX_CAUSES_SIZE
+        };
+        let count = causes.iter().take(MAX_CAUSES).take_while(fits).count();
+        let omitted = omitted + causes.len() - count;
+        causes.truncate(count);
+        let mut distinct = HashSet::with_capacity(causes.len());
+        let unique = causes.iter().filter(|cause| distinct.insert((&*cause.field, &*cause.message)));
+        let mut errors: Vec<String> = unique.map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        if omitted > 0 {
+            errors.push(format!("and at least {omitted} more"));
         }
         let all = match &errors[..] {
             [] => String::new(),
@@ -391,5 +429,25 @@ mod tests {
         assert_eq!(one.message, r#"Thing.g "x" is invalid: spec.a: Required value"#);
         let two = Status::invalid("g", "Thing", "x", vec![cause("spec.a"), cause("spec.b")]);
         assert_eq!(two.message, r#"Thing.g "x" is invalid: [spec.a: Required value, spec.b: Required value]"#);
+    }
+
+    #[test]
+    fn status_invalid_lists_the_first_causes_and_counts_the_others() {
+        let cause = |at: usize, size: usize| StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: "x".repeat(size),
+            field: format!("spec.a[{at}]"),
+        };
+        let many = Status::invalid("g", "Thing", "x", (0..90_000).map(|at| cause(at, 1)).collect());
+        assert_eq!(many.details.as_ref().unwrap().causes.len(), 256);
+        assert!(many.message.ends_with(", spec.a[255]: x, and at least 89744 more]"), "{}", many.message);
+        // A value that each error repeats.
+        let large =
+            Status::invalid_with_omitted("g", "Thing", "x", (0..200).map(|at| cause(at, 16 << 10)).collect(), 7);
+        let kept = large.details.as_ref().unwrap().causes.len();
+        assert_eq!(kept, 15);
+        assert!(large.message.len() < 257 << 10 && large.message.ends_with("and at least 192 more]"));
+        let single = Status::invalid("g", "Thing", "x", vec![cause(0, 1 << 20)]);
+        assert_eq!(single.details.as_ref().unwrap().causes.len(), 1);
     }
 }

@@ -1,22 +1,27 @@
 //! YAML bodies as `sigs.k8s.io/yaml` reads them: the first document, scalars by YAML 1.1, merge keys, and duplicate
 //! keys with their lines. What aliases and merge keys add is bounded.
 
+mod quoted_lines;
 mod resolve;
 mod write;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 
 use super::GoQuoted;
 use super::json::MAX_JSON_DEPTH;
+use quoted_lines::QuotedLineIndenter;
 use resolve::{key_text, resolve_scalar};
 pub use write::write_yaml_into;
 
 /// Size of all that anchors, aliases and merge keys may copy, in bytes; a value counts as at least 32.
 const MAX_COPIED: usize = 4 * 1024 * 1024;
+/// Maximum number of mappings. Each may take several hundred bytes of memory, and of as many no object can be stored.
+const MAX_MAPPINGS: usize = 1 << 18;
 /// Maximum number of reported duplicate keys.
 const MAX_DUPLICATES: usize = 100;
 
@@ -59,16 +64,34 @@ fn fail<T>(why: impl fmt::Display) -> Result<T, YamlReadError> {
 /// For what is no YAML or has no form in JSON, for more than 128 levels, and for aliases that expand too far. Texts of
 /// syntax differ from Kubernetes'.
 pub fn read_yaml(text: &str) -> Result<YamlDocument, YamlReadError> {
+    let mut text = Cow::Borrowed(text);
+    let mut indenter = QuotedLineIndenter::default();
+    loop {
+        let error = match read_document(&text)? {
+            Ok(document) => return Ok(document),
+            Err(error) => error,
+        };
+        match indenter.indent(&text, &error) {
+            Some(indented) => text = Cow::Owned(indented),
+            None => return fail(format_args!("line {}: {error}", error.marker().line())),
+        }
+    }
+}
+
+/// Reads the first document of a text, or finds out where it is no YAML.
+fn read_document(text: &str) -> Result<Result<YamlDocument, ScanError>, YamlReadError> {
     let mut builder = YamlBuilder::default();
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
-        let (event, span) =
-            event.map_err(|error| YamlReadError(format!("yaml: line {}: {error}", error.marker().line())))?;
+        let (event, span) = match event {
+            Ok(event) => event,
+            Err(error) => return Ok(Err(error)),
+        };
         if builder.take(event, span)? {
             break;
         }
     }
-    Ok(builder.document)
+    Ok(Ok(builder.document))
 }
 
 /// A mapping or sequence that is not complete yet.
@@ -100,6 +123,7 @@ struct YamlBuilder {
     /// Complete nodes with an anchor, and their sizes.
     anchors: HashMap<usize, (Value, usize)>,
     copied: usize,
+    mappings: usize,
     document: YamlDocument,
 }
 
@@ -114,6 +138,10 @@ impl YamlBuilder {
                 self.enter(OpenNode { content: OpenContent::Sequence(Vec::new()), anchor, line })?;
             }
             Event::MappingStart(_, anchor, _) => {
+                self.mappings += 1;
+                if self.mappings > MAX_MAPPINGS {
+                    return fail("document contains too many mappings");
+                }
                 let content = OpenContent::Mapping { map: Map::new(), key: None };
                 self.enter(OpenNode { content, anchor, line })?;
             }
@@ -140,7 +168,7 @@ impl YamlBuilder {
                     let shown = GoQuoted(&key).to_string();
                     self.set_key(MappingKey::Text { key, shown, line });
                 } else {
-                    self.place(value, line)?;
+                    self.attach(value, line)?;
                 }
             }
             _ => {}
@@ -223,10 +251,10 @@ impl YamlBuilder {
             self.spend(size)?;
             self.anchors.insert(anchor, (value.clone(), size));
         }
-        self.place(value, line)
+        self.attach(value, line)
     }
 
-    fn place(&mut self, value: Value, line: usize) -> Result<(), YamlReadError> {
+    fn attach(&mut self, value: Value, line: usize) -> Result<(), YamlReadError> {
         let mut duplicates = Vec::new();
         match self.open.last_mut().map(|node| &mut node.content) {
             None => self.document.value = value,
@@ -241,8 +269,8 @@ impl YamlBuilder {
                 None => return fail("invalid map key"),
             },
         }
-        let room = MAX_DUPLICATES.saturating_sub(self.document.duplicates.len());
-        self.document.duplicates.extend(duplicates.into_iter().take(room));
+        let free = MAX_DUPLICATES.saturating_sub(self.document.duplicates.len());
+        self.document.duplicates.extend(duplicates.into_iter().take(free));
         Ok(())
     }
 }
@@ -373,6 +401,8 @@ mod tests {
             let error = read_yaml(&text).unwrap_err();
             assert_eq!(error.to_string(), "yaml: document contains excessive aliasing");
         }
+        let many = format!("[{}]", "{a},".repeat(MAX_MAPPINGS + 1));
+        assert_eq!(read_yaml(&many).unwrap_err().to_string(), "yaml: document contains too many mappings");
         let deep =
             format!("a: &a {}{}\nb: {}*a{}\n", "[".repeat(100), "]".repeat(100), "[".repeat(100), "]".repeat(100));
         assert_eq!(read_yaml(&deep).unwrap_err().to_string(), "yaml: exceeded max depth");

@@ -104,13 +104,13 @@ impl ApiResponse {
         if self.is_success() {
             return false;
         }
-        let said = self.parsed_status();
-        let delays = said.details.is_some_and(|details| details.retry_after_seconds > 0)
-            && matches!(&*said.reason, "ServerTimeout" | "TooManyRequests" | "ServiceUnavailable" | "Timeout");
+        let status = self.parsed_status();
+        let delays = status.details.is_some_and(|details| details.retry_after_seconds > 0)
+            && matches!(&*status.reason, "ServerTimeout" | "TooManyRequests" | "ServiceUnavailable" | "Timeout");
         matches!(self.status, 429 | 500 | 504)
             || self.has_retry_after
             || delays
-            || matches!(&*said.reason, "InternalError" | "Timeout" | "TooManyRequests" | "ServerTimeout")
+            || matches!(&*status.reason, "InternalError" | "Timeout" | "TooManyRequests" | "ServerTimeout")
     }
 
     /// Describes the response for the log.
@@ -120,18 +120,18 @@ impl ApiResponse {
 
     /// Describes the response of a server other than an API server, for the log.
     pub fn describe_as(&self, server: &str) -> String {
-        let said = self.parsed_status();
+        let status = self.parsed_status();
         let mut text = format!("{server} answered {}", self.status);
-        if !said.message.is_empty() {
+        if !status.message.is_empty() {
             text.push_str(": ");
-            text.extend(said.message.chars().filter(|letter| !letter.is_control()).take(300));
+            text.extend(status.message.chars().filter(|letter| !letter.is_control()).take(300));
         }
         text
     }
 
     fn parsed_status(&self) -> RetryStatus {
-        let said: RetryStatus = serde_json::from_slice(&self.body).unwrap_or_default();
-        if said.kind == "Status" { said } else { RetryStatus::default() }
+        let status: RetryStatus = serde_json::from_slice(&self.body).unwrap_or_default();
+        if status.kind == "Status" { status } else { RetryStatus::default() }
     }
 }
 

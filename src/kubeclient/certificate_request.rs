@@ -66,14 +66,14 @@ struct CsrCondition {
 /// Publishes what it waits for, `None` while there is a valid certificate. `health` records the result of each call.
 pub async fn run(
     client: Rc<Client>,
-    wanted: SigningRequest,
+    signing_request: SigningRequest,
     waits: Publisher<Option<String>>,
     health: Arc<CallHealth>,
     mut drain: Drain,
 ) {
     let server = CsrClient { client, health };
     tokio::select! {
-        () = renew_when_due(&server, &wanted, &waits) => {}
+        () = renew_when_due(&server, &signing_request, &waits) => {}
         () = drain.wait_for(ShutdownPhase::Ending) => {}
     }
 }
@@ -103,31 +103,34 @@ impl CsrClient {
     }
 }
 
-async fn renew_when_due(client: &CsrClient, wanted: &SigningRequest, waits: &Publisher<Option<String>>) {
-    let mut told = String::new();
+async fn renew_when_due(client: &CsrClient, signing_request: &SigningRequest, waits: &Publisher<Option<String>>) {
+    let mut reported = String::new();
     loop {
         let now = SystemTime::now();
-        let left = wanted.pending.renewal_due(now).duration_since(now).unwrap_or_default();
+        let left = signing_request.pending.renewal_due(now).duration_since(now).unwrap_or_default();
         if !left.is_zero() {
             tokio::time::sleep(left.min(MAX_SLEEP)).await;
             continue;
         }
-        match request_certificate(client, wanted, waits).await {
+        match request_certificate(client, signing_request, waits).await {
             Ok(()) => {
-                told.clear();
+                reported.clear();
                 waits.publish(Arc::new(None));
                 tracing::info!(
-                    files = wanted.pending.files().place(),
-                    signer = wanted.signer,
+                    files = signing_request.pending.files().location(),
+                    signer = signing_request.signer,
                     "requested serving certificate issued"
                 );
             }
             Err(why) => {
-                if told != why {
-                    tracing::error!("no serving certificate from signer {}: {why}; retried in 1m", wanted.signer);
+                if reported != why {
+                    tracing::error!(
+                        "no serving certificate from signer {}: {why}; retried in 1m",
+                        signing_request.signer
+                    );
                 }
-                publish_waiting(wanted, waits, why.clone());
-                told = why;
+                publish_waiting(signing_request, waits, why.clone());
+                reported = why;
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
@@ -135,22 +138,22 @@ async fn renew_when_due(client: &CsrClient, wanted: &SigningRequest, waits: &Pub
 }
 
 /// Publishes what is waited for, unless an earlier certificate is still valid.
-fn publish_waiting(wanted: &SigningRequest, waits: &Publisher<Option<String>>, why: String) {
-    waits.publish(Arc::new(Some(why).filter(|_| !wanted.pending.is_issued(SystemTime::now()))));
+fn publish_waiting(signing_request: &SigningRequest, waits: &Publisher<Option<String>>, why: String) {
+    waits.publish(Arc::new(Some(why).filter(|_| !signing_request.pending.is_issued(SystemTime::now()))));
 }
 
 async fn request_certificate(
     client: &CsrClient,
-    wanted: &SigningRequest,
+    signing_request: &SigningRequest,
     waits: &Publisher<Option<String>>,
 ) -> Result<(), String> {
-    let asking = wanted.pending.create_request().map_err(|problem| problem.to_string())?;
-    let name = create_request(client, wanted, &asking).await?;
+    let pending_certificate = signing_request.pending.create_request().map_err(|problem| problem.to_string())?;
+    let name = create_request(client, signing_request, &pending_certificate).await?;
     tracing::info!(
-        signer = wanted.signer,
+        signer = signing_request.signer,
         "serving certificate requested; to approve it: kubectl certificate approve {name}"
     );
-    publish_waiting(wanted, waits, format!("CertificateSigningRequest {name} is not approved and signed yet"));
+    publish_waiting(signing_request, waits, format!("CertificateSigningRequest {name} is not approved and signed yet"));
     let mut pause = POLL_INTERVAL.0;
     loop {
         tokio::time::sleep(pause).await;
@@ -179,23 +182,26 @@ async fn request_certificate(
             continue;
         }
         let certificate = STANDARD.decode(document.status.certificate).map_err(|error| error.to_string())?;
-        return wanted.pending.install(&asking, &certificate).map_err(|problem| problem.to_string());
+        return signing_request
+            .pending
+            .install(&pending_certificate, &certificate)
+            .map_err(|problem| problem.to_string());
     }
 }
 
 /// Creates the CertificateSigningRequest. Returns its name.
 async fn create_request(
     client: &CsrClient,
-    wanted: &SigningRequest,
-    asking: &PendingCertificate,
+    signing_request: &SigningRequest,
+    pending_certificate: &PendingCertificate,
 ) -> Result<String, String> {
     let document = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"generateName": "narthex-serving-"},
         "spec": {
-            "request": STANDARD.encode(&asking.request),
-            "signerName": wanted.signer,
+            "request": STANDARD.encode(&pending_certificate.request),
+            "signerName": signing_request.signer,
             "usages": ["digital signature", "server auth"],
         },
     });

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
-use http::{HeaderValue, Method, Request, Uri};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::plugin::{CredentialCache, PluginCredentials};
@@ -16,15 +15,13 @@ use super::{ApiResponse, CallError, CallPolicy, CredentialError, Kubeconfig, Kub
 use crate::egress::{
     Address, CONTROL_PLANE, Dialer, Endpoint, EndpointKey, EndpointResponse, Pool, SendError, TransportSecurity,
 };
-use crate::message::{Body, BodyError};
+use crate::message::{Body, BodyError, DocumentError, read_document};
 use crate::process::{FileWatcher, ReloadReporter};
 
 /// Timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of a response body.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
-/// Maximum number of pooled connections that may turn out closed before a call is sent.
-const MAX_STALE_CONNECTIONS: usize = 5;
 /// Interval of closing idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -68,11 +65,11 @@ impl Client {
         patience: CallPolicy,
         mut tried: impl FnMut(&Result<ApiResponse, CallError>, Duration),
     ) -> Result<ApiResponse, CallError> {
-        let over = Instant::now() + patience.total_timeout;
+        let deadline = Instant::now() + patience.total_timeout;
         let mut number = 0;
         loop {
             let began = Instant::now();
-            let until = over.min(began + patience.attempt_timeout);
+            let until = deadline.min(began + patience.attempt_timeout);
             let attempt = self.attempt(method.clone(), path, body.clone());
             let result = timeout_at(until, attempt).await.unwrap_or(Err(CallError::TimedOut(until - began)));
             tried(&result, began.elapsed());
@@ -82,7 +79,7 @@ impl Client {
             };
             number += 1;
             let pause = patience.backoff_before(number);
-            if !again || number >= patience.max_attempts || Instant::now() + pause >= over {
+            if !again || number >= patience.max_attempts || Instant::now() + pause >= deadline {
                 return result;
             }
             tokio::time::sleep(pause).await;
@@ -147,7 +144,7 @@ impl Client {
         const UNUSABLE: &str = "the kubeconfig changed and is invalid; the last good one stays in use";
         let mut reporter = ReloadReporter::new(UNUSABLE, Box::new(|_| {}));
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
-        let mut ways = self.dialer.routes().clone();
+        let mut routes = self.dialer.routes().clone();
         let mut files = self.files();
         let mut follower = FileWatcher::new(files.clone());
         loop {
@@ -169,7 +166,7 @@ impl Client {
             loop {
                 tokio::select! {
                     () = follower.changed() => break,
-                    () = ways.changed() => {
+                    () = routes.changed() => {
                         let read = self.current.borrow().loaded.clone();
                         self.activate(read);
                     }
@@ -192,7 +189,7 @@ impl Client {
     async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<ApiResponse, CallError> {
         let EndpointResponse { response, guard: mut lease, .. } = self.send(method, path, body).await?;
         let (head, body) = response.into_parts();
-        let body = read_body(body).await?;
+        let body = read_body(&head.headers, body).await?;
         lease.finish();
         Ok(to_response(&head, body))
     }
@@ -203,24 +200,12 @@ impl Client {
             (current.kubeconfig.clone(), current.endpoint.clone())
         };
         let uri = request_uri(&kubeconfig, path)?;
-        let mut stale = 0;
-        loop {
-            match endpoint.send(build_request(&kubeconfig, method.clone(), &uri, body.clone())).await {
-                Ok(sent) => return Ok(sent),
-                // A pooled connection turned out to be closed, which is no failure of the server.
-                Err(SendError::NotSent { error, .. })
-                    if error.reason == "ConnectionClosed" && stale < MAX_STALE_CONNECTIONS =>
-                {
-                    stale += 1
-                }
-                Err(SendError::NotSent { error, .. }) => return Err(CallError::Unreachable(error.cause)),
-                Err(SendError::Refused(error)) => return Err(CallError::Broken(error.cause)),
-                Err(SendError::InvalidResponse(error)) => return Err(CallError::InvalidResponse(error.to_string())),
-                Err(SendError::Broken(error) | SendError::StaleConnection(error)) => {
-                    return Err(CallError::Broken(error.to_string()));
-                }
-            }
-        }
+        endpoint.send(build_request(&kubeconfig, method, &uri, body)).await.map_err(|error| match error {
+            SendError::NotSent { error, .. } => CallError::Unreachable(error.cause),
+            SendError::Refused(error) => CallError::Broken(error.cause),
+            SendError::InvalidResponse(error) => CallError::InvalidResponse(error.to_string()),
+            SendError::Broken(error) | SendError::StaleConnection(error) => CallError::Broken(error.to_string()),
+        })
     }
 }
 
@@ -252,18 +237,15 @@ fn build_request(kubeconfig: &Kubeconfig, method: Method, uri: &Uri, body: Optio
 }
 
 /// Reads a body completely.
-async fn read_body<B>(body: B) -> Result<Bytes, CallError>
+async fn read_body<B>(headers: &HeaderMap, body: B) -> Result<Bytes, CallError>
 where
     B: http_body::Body<Error: Into<BodyError>>,
 {
-    let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
-        if error.is::<http_body_util::LengthLimitError>() {
-            CallError::InvalidResponse(format!("longer than {MAX_RESPONSE_BYTES} bytes"))
-        } else {
-            CallError::Broken(error.to_string())
-        }
-    })?;
-    Ok(read.to_bytes())
+    read_document(headers, body, MAX_RESPONSE_BYTES).await.map_err(|error| match error {
+        DocumentError::TooLong(most) => CallError::InvalidResponse(format!("longer than {most} bytes")),
+        DocumentError::Encoding(why) => CallError::InvalidResponse(why),
+        DocumentError::Broken(error) => CallError::Broken(error.to_string()),
+    })
 }
 
 fn to_response(head: &http::response::Parts, body: Bytes) -> ApiResponse {
@@ -309,12 +291,12 @@ impl ActiveKubeconfig {
     /// The endpoint of the server, by the kubeconfig's `proxy-url`, else by the control plane egress selection.
     fn endpoint_for(pool: &Pool, dialer: &Dialer, kubeconfig: &Kubeconfig) -> Rc<Endpoint> {
         let plain = matches!(kubeconfig.wire, TransportSecurity::Plaintext(_));
-        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialer.route(CONTROL_PLANE, plain));
+        let route = kubeconfig.proxy.clone().unwrap_or_else(|| dialer.route(CONTROL_PLANE, plain));
         pool.endpoint(&EndpointKey {
             address: Address::Tcp(kubeconfig.destination.clone()),
             security: kubeconfig.wire.clone(),
             connect_timeout: CONNECT_TIMEOUT,
-            egress_route: way,
+            egress_route: route,
             preserve_host: false,
         })
     }

@@ -46,9 +46,9 @@ impl KubeconfigServer {
         KubeconfigServer::from_current_context(&RawKubeconfig::in_cluster(folder, environment)?, &[])
     }
 
-    fn from_current_context(written: &RawKubeconfig, files: &[PathBuf]) -> Result<KubeconfigServer, Problems> {
+    fn from_current_context(raw: &RawKubeconfig, files: &[PathBuf]) -> Result<KubeconfigServer, Problems> {
         let mut reading = KubeconfigResolver::new(KubeconfigPurpose::AccessControl, files);
-        let server = reading.resolve_server(written);
+        let server = reading.resolve_server(raw);
         let KubeconfigResolver { problems, files, .. } = reading;
         let server = problems.into_result(server)?;
         server.map(|server| KubeconfigServer { files, ..server }).ok_or_else(Problems::default)
@@ -56,9 +56,9 @@ impl KubeconfigServer {
 }
 
 impl KubeconfigResolver {
-    fn resolve_server(&mut self, written: &RawKubeconfig) -> Option<KubeconfigServer> {
-        let (at, context) = self.context(written)?;
-        let (at, cluster) = self.cluster(written, &at, context)?;
+    fn resolve_server(&mut self, raw: &RawKubeconfig) -> Option<KubeconfigServer> {
+        let (at, context) = self.context(raw)?;
+        let (at, cluster) = self.cluster(raw, &at, context)?;
         let cluster = &*cluster;
         let (server, authorities) = (self.parse_server(&at, cluster), self.load_authorities(&at, cluster));
         let proxy = self.proxy(&at, cluster, authorities.as_ref());

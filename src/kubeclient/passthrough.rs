@@ -11,8 +11,6 @@ use crate::egress::http::http1::Http1Connection;
 use crate::egress::{ConnectionGuard, DialError, Endpoint, EndpointResponse, SendError};
 use crate::message::{Body, IncomingBody};
 
-/// Maximum number of pooled connections that may turn out closed before a request is sent.
-const MAX_STALE_CONNECTIONS: usize = 5;
 /// Maximum attempts of a safe request.
 const MAX_ATTEMPTS: usize = 3;
 
@@ -63,17 +61,10 @@ impl Passthrough {
         mut request: Box<Request<Body>>,
     ) -> Result<(Response<IncomingBody>, ConnectionGuard), PassthroughError> {
         let copy = ReplayableRequest::new(&request);
-        let (mut stale, mut attempts) = (0, 0);
+        let mut attempts = 0;
         loop {
             let undelivered = match self.endpoint.send(request).await {
                 Ok(EndpointResponse { response, guard: lease, .. }) => return Ok((response, lease)),
-                Err(SendError::NotSent { request: same, error })
-                    if error.reason == "ConnectionClosed" && stale < MAX_STALE_CONNECTIONS =>
-                {
-                    stale += 1;
-                    request = same;
-                    continue;
-                }
                 Err(SendError::NotSent { error, .. }) => return Err(PassthroughError::Unreachable(error)),
                 Err(SendError::Refused(error)) => PassthroughError::Broken(error.cause),
                 Err(

@@ -66,9 +66,9 @@ impl Acceptor {
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.total.fetch_add(1, Ordering::Relaxed);
-        let place = ConnectionPermit { worker: count.clone(), total: self.total.clone(), freed: self.freed.clone() };
+        let permit = ConnectionPermit { worker: count.clone(), total: self.total.clone(), freed: self.freed.clone() };
         // If the worker has ended, the connection is dropped with its permit.
-        let _ = sender.send(IncomingConnection { socket, remote, permit: place });
+        let _ = sender.send(IncomingConnection { socket, remote, permit });
     }
 }
 

@@ -403,14 +403,14 @@ impl Connections {
 
     /// The state of each connection, for `/debug/connections`.
     pub fn report(&self) -> Vec<ConnectionReport> {
-        let line = |lifetime: &Arc<ConnectionTracker>| ConnectionReport {
+        let report = |lifetime: &Arc<ConnectionTracker>| ConnectionReport {
             remote: lifetime.remote.to_string(),
             protocol: if lifetime.http2 { "HTTP/2.0" } else { "HTTP/1.1" },
             active: lifetime.active_requests.load(Ordering::Relaxed),
             served: lifetime.served_requests.load(Ordering::Relaxed),
             upgraded: lifetime.upgraded.load(Ordering::Relaxed),
         };
-        self.0.open.lock().iter().map(line).collect()
+        self.0.open.lock().iter().map(report).collect()
     }
 }
 

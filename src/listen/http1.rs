@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ServerLimits;
 use super::connections::{ActiveRequest, CloseMode, ConnectionTracker, deadline_with_grace};
+use super::http1_request_review::{HTTP1_MAX_HEADERS, RefusedRequestSlot, review_http1};
 use super::request_service::{RequestService, ResponseFuture, call_when_ready};
 use super::tracked_stream::TrackedStream;
 use crate::message::{Body, BodyError, IncomingBody};
@@ -33,11 +34,15 @@ pub(super) fn serve_http1<S: RequestService, T: AsyncRead + AsyncWrite + Unpin +
     lifetime: &Arc<ConnectionTracker>,
 ) -> impl Future<Output = ()> + use<S, T> {
     let lifetime = lifetime.clone();
-    let service = Http1Service { service, connection: lifetime.clone(), response_timeout: limits.idle_timeout };
+    // As net/http, which tolerates that much beyond the limit.
+    let max_head_bytes = limits.max_request_header_bytes as usize + 4096;
+    let (stream, refused) = review_http1(stream, max_head_bytes);
+    let remote = lifetime.remote;
+    let service =
+        Http1Service { service, connection: lifetime.clone(), response_timeout: limits.idle_timeout, refused };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
-        // As net/http, which tolerates that much beyond the limit.
-        .max_header_size(limits.max_request_header_bytes as usize + 4096)
+        .max_header_size(max_head_bytes)
         .max_headers(HTTP1_MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
@@ -51,7 +56,13 @@ pub(super) fn serve_http1<S: RequestService, T: AsyncRead + AsyncWrite + Unpin +
             if lifetime.close_mode() == CloseMode::Immediate {
                 return Poll::Ready(());
             }
-            if connection.as_mut().poll(cx).is_ready() {
+            if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+                if let Err(error) = result
+                    && error.is_parse()
+                {
+                    // Answered by hyper: 400 or 431 with an empty body.
+                    tracing::info!(%error, client = %remote, "connection closed: the client sent invalid HTTP/1.1");
+                }
                 return Poll::Ready(());
             }
             if let Some(at) = lifetime.take_response_deadline() {
@@ -75,15 +86,13 @@ pub(super) fn serve_http1<S: RequestService, T: AsyncRead + AsyncWrite + Unpin +
     })
 }
 
-/// A front proxy sends a header line per group of the user, so hyper's default of 100 is too small.
-const HTTP1_MAX_HEADERS: usize = 256;
-
 /// hyper's service of one connection. Each request is counted until the end of its response.
 struct Http1Service<S> {
     service: S,
     connection: Arc<ConnectionTracker>,
     /// Timeout for the client to read a response that is fully buffered.
     response_timeout: Duration,
+    refused: RefusedRequestSlot,
 }
 
 impl<S: RequestService> hyper::service::Service<Request<Incoming>> for Http1Service<S> {
@@ -91,7 +100,10 @@ impl<S: RequestService> hyper::service::Service<Request<Incoming>> for Http1Serv
     type Error = Infallible;
     type Future = Http1ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Http1ResponseFuture {
+    fn call(&self, mut request: Request<Incoming>) -> Http1ResponseFuture {
+        if let Some(malformed) = self.refused.next() {
+            request.extensions_mut().insert(malformed);
+        }
         let response = match has_unsupported_transfer_coding(request.headers()) {
             false => call_when_ready(&self.service, request.map(IncomingBody::from)),
             true => Box::pin(std::future::ready(Ok(unsupported_transfer_coding()))),

@@ -22,6 +22,8 @@ use http_body::Body as _;
 
 use super::ServerLimits;
 use super::connections::{ActiveRequest, CloseMode, ConnectionTracker, deadline_with_grace};
+use super::http2_headers::{ReviewedStream, review_headers};
+use super::http2_request_review::{RefusedStreams, RequestReview};
 use super::request_service::{RequestService, ResponseFuture, call_when_ready};
 use super::tracked_stream::ClientStream;
 use super::write_coalescing::CorkedStream;
@@ -52,7 +54,10 @@ pub(super) fn serve_http2<S: RequestService>(
     limits: &ServerLimits,
     lifetime: &Arc<ConnectionTracker>,
 ) -> impl Future<Output = ()> + use<S> {
-    let cork = CorkedStream::new(stream);
+    let refused = RefusedStreams::default();
+    let max_header_bytes = limits.max_request_header_bytes as usize;
+    let review = RequestReview::new(max_header_bytes, refused.clone());
+    let cork = CorkedStream::new(review_headers(stream, review, max_header_bytes));
     let handshake = Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -68,6 +73,7 @@ pub(super) fn serve_http2<S: RequestService>(
         response_timeout: limits.idle_timeout,
         is_closing: false,
         gate: Rc::default(),
+        refused,
     };
     let mut done = false;
     let mut writing = false;
@@ -83,8 +89,8 @@ pub(super) fn serve_http2<S: RequestService>(
         // While other requests run, their responses may already be in backend sockets: yield once without waiting, so
         // that they join the same record and system call.
         if !done && !writing && cork.has_buffered_data() && server.connection.running_request().is_some() {
-            let look = looking.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
-            if look.as_mut().poll(cx).is_pending() {
+            let turn = looking.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
+            if turn.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -111,6 +117,7 @@ struct Server<S> {
     response_timeout: Duration,
     is_closing: bool,
     gate: Rc<WriteGate>,
+    refused: RefusedStreams,
 }
 
 /// Holds responses back while the client does not read.
@@ -141,10 +148,12 @@ impl WriteGate {
     }
 }
 
+type ReviewedClientStream = ReviewedStream<ClientStream, RequestReview>;
+
 enum ConnectionPhase {
     /// Waiting for the client's preface.
-    Handshaking(Handshake<CorkedStream<ClientStream>, Bytes>),
-    Serving(Connection<CorkedStream<ClientStream>, Bytes>),
+    Handshaking(Handshake<CorkedStream<ReviewedClientStream>, Bytes>),
+    Serving(Connection<CorkedStream<ReviewedClientStream>, Bytes>),
 }
 
 impl<S: RequestService> Server<S> {
@@ -162,7 +171,10 @@ impl<S: RequestService> Server<S> {
             match ready!(connection.poll_accept(cx)) {
                 Some(Ok((request, respond))) => {
                     // Received data is released at once: all uploads share this window.
-                    let (parts, from) = request.into_parts();
+                    let (mut parts, from) = request.into_parts();
+                    if let Some(malformed) = self.refused.take(respond.stream_id().as_u32()) {
+                        parts.extensions.insert(malformed);
+                    }
                     let body = IncomingBody::http2(from, &parts.headers, 0);
                     let answer = call_when_ready(&self.service, Request::from_parts(parts, body));
                     tokio::task::spawn_local(RequestTask {
@@ -214,10 +226,10 @@ impl Future for RequestTask {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let over = this.poll_phase(cx).is_ready();
+        let is_done = this.poll_phase(cx).is_ready();
         // Taken in any case, because it belongs to this stream.
         let at = this.active.0.take_response_deadline();
-        if over {
+        if is_done {
             return Poll::Ready(());
         }
         if let Some(at) = at {

@@ -32,12 +32,8 @@ pub(super) struct LingeringClose {
 impl LingeringClose {
     /// With `expecting`, it waits for data even if none has arrived yet.
     pub(super) fn new(expecting: bool, http2: bool) -> LingeringClose {
-        let most = if http2 { MAX_READ_HTTP2 } else { MAX_READ_HTTP1 };
-        LingeringClose {
-            timeout: expecting.then(|| Box::pin(tokio::time::sleep(LINGER_TIMEOUT))),
-            read: 0,
-            max_read: most,
-        }
+        let max_read = if http2 { MAX_READ_HTTP2 } else { MAX_READ_HTTP1 };
+        LingeringClose { timeout: expecting.then(|| Box::pin(tokio::time::sleep(LINGER_TIMEOUT))), read: 0, max_read }
     }
 
     /// Ready when nothing is left to read, when the client has closed, or after two seconds.

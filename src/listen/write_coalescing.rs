@@ -30,7 +30,7 @@ pub(super) struct CorkedStream<T>(Rc<RefCell<Inner<T>>>);
 struct Inner<T> {
     stream: T,
     buffer: Vec<u8>,
-    written: usize,
+    written_bytes: usize,
 }
 
 impl<T> Clone for CorkedStream<T> {
@@ -41,7 +41,7 @@ impl<T> Clone for CorkedStream<T> {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> CorkedStream<T> {
     pub(super) fn new(stream: T) -> CorkedStream<T> {
-        CorkedStream(Rc::new(RefCell::new(Inner { stream, buffer: Vec::new(), written: 0 })))
+        CorkedStream(Rc::new(RefCell::new(Inner { stream, buffer: Vec::new(), written_bytes: 0 })))
     }
 
     /// Whether data is buffered, and more may be added before it is written.
@@ -61,15 +61,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Inner<T> {
         if self.buffer.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        while self.written < self.buffer.len() {
-            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.buffer[self.written..]))?;
+        while self.written_bytes < self.buffer.len() {
+            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.buffer[self.written_bytes..]))?;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.written += n;
+            self.written_bytes += n;
         }
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.written = 0;
+        self.written_bytes = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         if buffer.capacity() <= MAX_SPARE_CAPACITY {

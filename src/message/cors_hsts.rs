@@ -43,8 +43,8 @@ impl BrowserPolicy {
     /// Returns the origin of a request, if it is allowed. A request with several `Origin` headers is not a browser's.
     pub fn allowed_origin(&self, request: &HeaderMap) -> Option<AllowedOrigin> {
         let origins = self.origins.as_ref()?;
-        let mut said = request.get_all(ORIGIN).iter();
-        let origin = said.next().filter(|_| said.next().is_none())?;
+        let mut origin_headers = request.get_all(ORIGIN).iter();
+        let origin = origin_headers.next().filter(|_| origin_headers.next().is_none())?;
         origins.is_match(origin.to_str().ok()?).then(|| AllowedOrigin(origin.clone()))
     }
 

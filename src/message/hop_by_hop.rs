@@ -136,16 +136,16 @@ pub fn is_reserved(name: &str) -> bool {
         || ["content-", "impersonate-", "sec-websocket-"].iter().any(|start| name.starts_with(start))
 }
 
-/// Whether `name` begins with `wanted`. Any character except letters and digits counts as `-`, as for servers behind
+/// Whether `name` begins with `prefix`. Any character except letters and digits counts as `-`, as for servers behind
 /// WSGI or CGI.
-pub(crate) fn has_normalized_prefix(name: &str, wanted: &str) -> bool {
-    let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
-    name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
+pub(crate) fn has_normalized_prefix(name: &str, prefix: &str) -> bool {
+    let same = |(byte, expected): (u8, u8)| byte == expected || expected == b'-' && !byte.is_ascii_alphanumeric();
+    name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)
 }
 
-/// Whether `name` equals `wanted`. Any character except letters and digits counts as `-`.
-pub(crate) fn is_normalized_name(name: &str, wanted: &str) -> bool {
-    name.len() == wanted.len() && has_normalized_prefix(name, wanted)
+/// Whether `name` equals `normalized_name`. Any character except letters and digits counts as `-`.
+pub(crate) fn is_normalized_name(name: &str, normalized_name: &str) -> bool {
+    name.len() == normalized_name.len() && has_normalized_prefix(name, normalized_name)
 }
 
 /// Whether servers behind WSGI or CGI treat two lower-case names alike: any character except letters and digits counts

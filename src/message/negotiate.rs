@@ -75,8 +75,8 @@ const MAX_PARAMETERS: usize = 16;
 /// Parses the first [`MAX_MEDIA_RANGES`] entries of an `Accept` header, sorted by preference: by quality, then
 /// specificity, then order. Invalid entries and those with a quality of zero are skipped.
 pub fn parse_accept(accept: &str) -> Vec<MediaRange<'_>> {
-    let wanted = split_unquoted(accept, ',').filter_map(parse_media_range).filter(|clause| clause.quality > 0.0);
-    let mut clauses: Vec<_> = wanted.take(MAX_MEDIA_RANGES).collect();
+    let acceptable = split_unquoted(accept, ',').filter_map(parse_media_range).filter(|clause| clause.quality > 0.0);
+    let mut clauses: Vec<_> = acceptable.take(MAX_MEDIA_RANGES).collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcard_count().cmp(&b.wildcard_count())));
     clauses
 }

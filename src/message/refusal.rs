@@ -36,6 +36,7 @@ struct Inner {
     status: Status,
     cause: String,
     text: Option<&'static str>,
+    is_text: bool,
     rbac_proxy_text: Option<&'static str>,
     attributes: Option<ReviewedAttributes>,
     warnings: Vec<String>,
@@ -63,6 +64,7 @@ impl Refusal {
             status,
             cause: String::new(),
             text,
+            is_text: false,
             rbac_proxy_text,
             attributes: judged,
             warnings: Vec::new(),
@@ -81,6 +83,18 @@ impl Refusal {
     pub fn with_text(mut self, text: &'static str) -> Refusal {
         self.0.text = Some(text);
         self
+    }
+
+    /// Sets the response text for every client, where a kube-apiserver sends no Status.
+    #[must_use]
+    pub fn with_plain_text(mut self, text: &'static str) -> Refusal {
+        self.0.is_text = true;
+        self.with_text(text)
+    }
+
+    /// Whether the response is a text for every client.
+    pub fn is_plain_text(&self) -> bool {
+        self.0.is_text
     }
 
     /// kube-aggregator's specific text, if any.
@@ -102,8 +116,8 @@ impl Refusal {
 
     /// Adds the authorization attributes, for `--error-format=kube-rbac-proxy`.
     #[must_use]
-    pub fn with_attributes(mut self, judged: ReviewedAttributes) -> Refusal {
-        self.0.attributes = Some(judged);
+    pub fn with_attributes(mut self, attributes: ReviewedAttributes) -> Refusal {
+        self.0.attributes = Some(attributes);
         self
     }
 

@@ -56,7 +56,7 @@ pub fn warning(text: &str) -> Option<HeaderValue> {
 }
 
 fn plain_text(refusal: &Refusal, format: ErrorFormat) -> Option<&str> {
-    if format == ErrorFormat::Status {
+    if format == ErrorFormat::Status && !refusal.is_plain_text() {
         return None;
     }
     refusal.text().or(match (refusal.blame(), refusal.status().code) {
@@ -100,6 +100,16 @@ mod tests {
         assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
         assert_eq!(headers[CACHE_CONTROL], "no-cache, private");
         assert!(body.contains("reason: ServiceUnavailable") && body.contains("reason: MissingEndpoints"));
+    }
+
+    #[tokio::test]
+    async fn plain_text_is_sent_to_every_client() {
+        let refusal = Refusal::new(Blame::Client, Status::not_found()).with_plain_text("404 page not found");
+        for (accepted, format) in [("application/json", ErrorFormat::Status), ("*/*", ErrorFormat::Text)] {
+            let (code, headers, body) = read(respond(&refusal, &accept(accepted), format)).await;
+            assert_eq!((code, &*body), (404, "404 page not found\n"));
+            assert_eq!(headers[CONTENT_TYPE], "text/plain; charset=utf-8");
+        }
     }
 
     #[tokio::test]

@@ -32,17 +32,17 @@ pub struct HealthChecks {
 impl HealthCheck {
     /// Creates a check that runs on every request. Its error is shown without authentication to requests for this check
     /// alone: it must contain no internal address and no library error.
-    pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> HealthCheck {
-        HealthCheck::with_note(name, move || judge().map(|()| None))
+    pub fn new(name: &'static str, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> HealthCheck {
+        HealthCheck::with_note(name, move || check().map(|()| None))
     }
 
     /// Creates a check that may pass with a note. With a note it is listed as excluded; the note is shown without
     /// authentication.
     pub fn with_note(
         name: &'static str,
-        judge: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
+        check: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
     ) -> HealthCheck {
-        HealthCheck { name, run: Arc::new(judge) }
+        HealthCheck { name, run: Arc::new(check) }
     }
 
     /// The check `ping`, which always passes.
@@ -130,7 +130,7 @@ impl HealthChecks {
                 unknown.remove(name);
             }
             // A line that both servers have is listed once.
-            if !lines.lines().any(|ours| ours == line) {
+            if !lines.lines().any(|own_line| own_line == line) {
                 lines.push_str(line);
                 lines.push('\n');
             }

@@ -71,13 +71,13 @@ fn build_subscriber<W>(settings: &Settings, writer: W) -> Result<(impl Subscribe
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let (place, text) = match &settings.filter {
+    let (location, text) = match &settings.filter {
         Some(filter) => ("NARTHEX_LOG", filter.as_str()),
         None => ("--log-level", settings.level.as_str()),
     };
     let filter = match &settings.filter {
-        Some(filter) => parse_directives(place, filter)?,
-        None => parse_filter(place, text)?,
+        Some(filter) => parse_directives(location, filter)?,
+        None => parse_filter(location, text)?,
     };
     let (filter, handle) = reload::Layer::new(filter);
     let format = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(SingleLineWriter(writer));
@@ -113,30 +113,30 @@ impl LogLevel {
     }
 }
 
-fn parse_filter(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+fn parse_filter(location: &str, text: &str) -> Result<EnvFilter, Problem> {
     let text = if text.is_empty() { "info" } else { text };
     let level = match text.parse::<u8>() {
         Ok(verbosity) => level_for_verbosity(verbosity),
         Err(_) => text,
     };
     match level {
-        "trace" | "off" | "error" => parse_directives(place, level),
+        "trace" | "off" | "error" => parse_directives(location, level),
         "info" | "debug" => {
             let quiet: String = NOISY_LIBRARIES.iter().map(|library| format!(",{library}=info")).collect();
-            parse_directives(place, &format!("{level}{quiet}"))
+            parse_directives(location, &format!("{level}{quiet}"))
         }
-        "warn" | "warning" => parse_directives(place, "warn"),
-        _ => parse_directives(place, level),
+        "warn" | "warning" => parse_directives(location, "warn"),
+        _ => parse_directives(location, level),
     }
 }
 
 /// Parses filter directives. An unknown level is an error; tracing would take it for the name of a module.
-fn parse_directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+fn parse_directives(location: &str, text: &str) -> Result<EnvFilter, Problem> {
     const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
     for directive in text.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '['])) {
         if !LEVELS.contains(&directive.to_ascii_lowercase().as_str()) {
             return Err(Problem::new(
-                place,
+                location,
                 format!(
                     "{directive:?} is not a log level: use one of {}, a number as for -v, or directives like \
                      narthex::egress=debug,h2=trace",
@@ -146,7 +146,7 @@ fn parse_directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
         }
     }
     let possible: Vec<String> = text.split(',').map(cap_at_built_level).collect();
-    EnvFilter::builder().parse(possible.join(",")).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
+    EnvFilter::builder().parse(possible.join(",")).map_err(|error| Problem::new(location, format!("{text:?}: {error}")))
 }
 
 /// Replaces the level `trace` of a directive by the finest level compiled into this build. Otherwise tracing would

@@ -49,10 +49,10 @@ struct IndexValidators {
 }
 
 impl<F: Fetch + 'static> OpenApiAggregator<F> {
-    /// Starts without APIServices. The index contains the local document from the start. `kept` is the disk cache.
-    pub fn start(fetch: F, own: LocalGroups, kept: &DiskCache) -> (OpenApiAggregator<F>, Published<Index>) {
+    /// Starts without APIServices. The index contains the local document from the start.
+    pub fn start(fetch: F, own: LocalGroups, disk_cache: &DiskCache) -> (OpenApiAggregator<F>, Published<Index>) {
         let (publisher, published) = Published::new(Index::empty(&own));
-        let shelf = kept.section("openapi-v3");
+        let shelf = disk_cache.section("openapi-v3");
         (
             OpenApiAggregator {
                 poller: Poller::new(OpenApiPollSource {
@@ -70,15 +70,15 @@ impl<F: Fetch + 'static> OpenApiAggregator<F> {
     }
 
     /// Replaces the set of APIServices, as `Discovery::set_api_services`.
-    pub fn set_api_services(&self, mut known: Vec<ApiServiceClaim>) {
-        known.retain(|one| !self.local_groups.has_registrations() || key(one) != REGISTRATIONS);
-        self.poller.set_api_services(known);
+    pub fn set_api_services(&self, mut claims: Vec<ApiServiceClaim>) {
+        claims.retain(|one| !self.local_groups.has_registrations() || key(one) != REGISTRATIONS);
+        self.poller.set_api_services(claims);
     }
 
     /// As [`OpenApiAggregator::set_api_services`] when only these APIServices changed.
     pub fn apply_changes(&self, mut changes: Vec<ClaimChange>) {
-        let ours = |one: &ApiServiceClaim| self.local_groups.has_registrations() && key(one) == REGISTRATIONS;
-        changes.retain(|(_, now)| !now.as_ref().is_some_and(ours));
+        let is_own = |one: &ApiServiceClaim| self.local_groups.has_registrations() && key(one) == REGISTRATIONS;
+        changes.retain(|(_, now)| !now.as_ref().is_some_and(is_own));
         self.poller.apply_changes(changes);
     }
 
@@ -109,7 +109,7 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
 
     fn apply(
         &self,
-        heard: Result<IndexResponse, FetchError>,
+        response: Result<IndexResponse, FetchError>,
         claims: &[ApiServiceClaim],
         memory: &mut IndexValidators,
         hashes: &mut ContentMap<Hashes>,
@@ -117,22 +117,25 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
         let mut changed = false;
         let mut problems = self.problems.borrow_mut();
         for claim in claims {
-            match &heard {
+            match &response {
                 Ok(_) => changed |= problems.remove(&claim.name).is_some(),
                 Err(problem) => {
                     let before = problems.insert(claim.name.clone(), problem.text.clone());
                     changed |= before.as_ref() != Some(&problem.text);
                     // A failure of the probe, too, is logged with the condition; one of the delegate by its discovery.
                     if before.is_none() && !problem.seen_by_probe {
-                        let (apiservice, known) = (&claim.name, hashes.get(&claim.name));
-                        let kept =
-                            if known.is_some_and(|known| !known.is_empty()) { "; last good answer served" } else { "" };
-                        tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed{kept}");
+                        let (apiservice, previous_hashes) = (&claim.name, hashes.get(&claim.name));
+                        let suffix = if previous_hashes.is_some_and(|hashes| !hashes.is_empty()) {
+                            "; last good answer served"
+                        } else {
+                            ""
+                        };
+                        tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed{suffix}");
                     }
                 }
             }
         }
-        let mut found = match heard {
+        let mut found = match response {
             Err(_) => return PollOutcome { succeeded: false, changed },
             Ok(IndexResponse::Unchanged) => return PollOutcome { succeeded: true, changed },
             Ok(IndexResponse::Index { found, etag }) => {
@@ -165,8 +168,8 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
             changed |= !same;
             match new {
                 Some(new) => {
-                    let kept = new.clone();
-                    self.cache.store(claim, move || serde_json::to_vec(&kept).ok());
+                    let cached = new.clone();
+                    self.cache.store(claim, move || serde_json::to_vec(&cached).ok());
                     hashes.insert(claim.name.clone(), new);
                 }
                 None => {
@@ -178,8 +181,8 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
         PollOutcome { succeeded: true, changed }
     }
 
-    fn restore(&self, known: &ApiServiceClaim) -> Option<oneshot::Receiver<Hashes>> {
-        self.cache.restore(known, parse_cached)
+    fn restore(&self, claim: &ApiServiceClaim) -> Option<oneshot::Receiver<Hashes>> {
+        self.cache.restore(claim, parse_cached)
     }
 
     fn backend_changed(&self, name: &str, _: &mut Hashes) {
@@ -193,7 +196,7 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
         self.problems.borrow_mut().remove(name);
     }
 
-    fn publish(&self, known: &ClaimMap, hashes: &ContentMap<Hashes>, changed: &BTreeSet<String>) {
+    fn publish(&self, claims: &ClaimMap, hashes: &ContentMap<Hashes>, changed: &BTreeSet<String>) {
         let (made, problems) = (self.converted.borrow(), self.problems.borrow());
         let claim = |one: &ApiServiceClaim| ClaimedDocument {
             name: one.name.clone(),
@@ -201,12 +204,12 @@ impl<F: Fetch + 'static> PollSource for OpenApiPollSource<F> {
             converted: made.get(&one.name).cloned(),
         };
         let changes = changed.iter().map(|name| {
-            let claim = known.get(name).filter(|one| one.served_by == ServedBy::Backend).map(claim);
+            let claim = claims.get(name).filter(|one| one.served_by == ServedBy::Backend).map(claim);
             let keeps = hashes.get(name).is_some_and(|hashes| !hashes.is_empty());
             let problem = problems.get(name).map(|problem| with_last_good(problem, keeps).into());
             (name.clone(), index::IndexChange { claim, problem })
         });
-        let offered = || known.get(DELEGATE).and_then(|_| hashes.get(DELEGATE)).cloned().unwrap_or_default();
+        let offered = || claims.get(DELEGATE).and_then(|_| hashes.get(DELEGATE)).cloned().unwrap_or_default();
         let offered = changed.contains(DELEGATE).then(offered);
         let index = self.publisher.reader().get().updated(changes.collect(), offered);
         self.publisher.publish(Arc::new(index));

@@ -56,21 +56,21 @@ pub(super) type Hashes = BTreeMap<String, Hash>;
 
 impl Index {
     /// An index of the local documents alone.
-    pub(super) fn empty(ours: &LocalGroups) -> Index {
+    pub(super) fn empty(local_groups: &LocalGroups) -> Index {
         Index {
-            local_documents: Arc::new(local_documents(ours, &BTreeMap::new())),
-            reserves_registrations: ours.has_registrations(),
+            local_documents: Arc::new(local_documents(local_groups, &BTreeMap::new())),
+            reserves_registrations: local_groups.has_registrations(),
             claimed: ShardedMap::default(),
             delegate_hashes: Arc::default(),
             problems: ShardedMap::default(),
-            path_prefix: ours.path_prefix.clone(),
+            path_prefix: local_groups.path_prefix.clone(),
             document: Arc::default(),
         }
     }
 
     /// A snapshot with other local documents. Those that are the same stay built.
-    pub(super) fn with_local_groups(&self, ours: &LocalGroups) -> Index {
-        let documents = local_documents(ours, &self.local_documents);
+    pub(super) fn with_local_groups(&self, local_groups: &LocalGroups) -> Index {
+        let documents = local_documents(local_groups, &self.local_documents);
         Index { local_documents: Arc::new(documents), document: Arc::default(), ..self.clone() }
     }
 
@@ -145,15 +145,6 @@ impl Index {
         key_from_path(path).is_some_and(|key| self.is_local(key) || self.converted(key).is_some())
     }
 
-    /// Whether the document of `key` (`apis/<group>/<version>`) is in the index: its backend has listed it.
-    pub fn lists(&self, key: &str) -> bool {
-        match self.claimed.get(key) {
-            _ if self.is_local(key) => false,
-            Some(claim) => claim.hash.is_some() || claim.converted.is_some(),
-            None => self.delegate_hashes.contains_key(key),
-        }
-    }
-
     /// The document of `key` if it was converted from OpenAPI v2.
     pub(super) fn converted(&self, key: &str) -> Option<&EncodedDocument> {
         self.claimed.get(key)?.converted.as_deref()
@@ -190,9 +181,9 @@ fn key_from_name(name: &str) -> String {
     }
 }
 
-/// The key of the document of `known`.
-pub(super) fn key(known: &ApiServiceClaim) -> String {
-    key_from_name(&known.name)
+/// The key of the document of `claim`.
+pub(super) fn key(claim: &ApiServiceClaim) -> String {
+    key_from_name(&claim.name)
 }
 
 /// Parses the index of a backend. Returns the hashes of the documents of `claims` by name of the APIService.
@@ -219,13 +210,13 @@ pub(super) fn parse_delegate(body: &[u8]) -> Result<Hashes, FetchError> {
     Ok(keys.filter_map(|(key, entry)| Some((key.clone(), entry.hash(key)?.to_owned()))).collect())
 }
 
-/// Parses the cached hashes of `known`, and drops those that it may not have.
-pub(super) fn parse_cached(kept: &[u8], known: &ApiServiceClaim) -> Option<Hashes> {
-    let mut hashes: Hashes = serde_json::from_slice(kept).ok()?;
-    let own = key(known);
+/// Parses the cached hashes of `claim`, and drops those that it may not have.
+pub(super) fn parse_cached(cached: &[u8], claim: &ApiServiceClaim) -> Option<Hashes> {
+    let mut hashes: Hashes = serde_json::from_slice(cached).ok()?;
+    let own = key(claim);
     hashes.retain(|key, hash| {
         (hash.is_empty() || is_hash(hash))
-            && if known.served_by == ServedBy::DelegateItself { is_url_safe(key) } else { *key == own }
+            && if claim.served_by == ServedBy::DelegateItself { is_url_safe(key) } else { *key == own }
     });
     Some(hashes)
 }
@@ -250,14 +241,14 @@ impl IndexEntry {
 
 /// The documents of what is served locally, by key. Those of `before` that are the same are taken over.
 fn local_documents(
-    ours: &LocalGroups,
+    local_groups: &LocalGroups,
     before: &BTreeMap<String, Arc<LocalDocument>>,
 ) -> BTreeMap<String, Arc<LocalDocument>> {
-    let mut documents = match &ours.embedded {
+    let mut documents = match &local_groups.embedded {
         Some(catalog) => LocalDocument::of_catalog(catalog, before),
         None => BTreeMap::new(),
     };
-    if ours.has_registrations() && !documents.contains_key(REGISTRATIONS) {
+    if local_groups.has_registrations() && !documents.contains_key(REGISTRATIONS) {
         documents.insert(REGISTRATIONS.to_owned(), LocalDocument::of_registrations());
     }
     documents
@@ -301,19 +292,19 @@ pub(super) mod tests {
         }
     }
 
-    /// The index of `known`. `hashes` gives the hashes that the server of an APIService listed last, by key.
+    /// The index of `claims`. `hashes` gives the hashes that the server of an APIService listed last, by key.
     pub(in super::super) fn index<'h>(
-        known: &[ApiServiceClaim],
-        ours: &LocalGroups,
+        claims: &[ApiServiceClaim],
+        local_groups: &LocalGroups,
         hashes: impl Fn(&ApiServiceClaim) -> Option<&'h Hashes>,
     ) -> Index {
-        let claims = known.iter().filter(|one| one.served_by == ServedBy::Backend).map(|one| {
+        let changes = claims.iter().filter(|one| one.served_by == ServedBy::Backend).map(|one| {
             let hash = hashes(one).and_then(|hashes| hashes.get(&key(one))).cloned();
             let claim = Some(ClaimedDocument { name: one.name.clone(), hash, converted: None });
             (one.name.clone(), IndexChange { claim, problem: None })
         });
-        let offered = known.iter().find(|one| one.served_by == ServedBy::DelegateItself).and_then(&hashes).cloned();
-        Index::empty(ours).updated(claims.collect(), offered)
+        let offered = claims.iter().find(|one| one.served_by == ServedBy::DelegateItself).and_then(&hashes).cloned();
+        Index::empty(local_groups).updated(changes.collect(), offered)
     }
 
     fn listing(key: &str, url: &str) -> String {

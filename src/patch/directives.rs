@@ -1,10 +1,11 @@
 //! Directives of strategic merge patches: `$patch`, `$retainKeys`, `$setElementOrder`, `$deleteFromPrimitiveList`
 //! (`apimachinery/pkg/util/strategicpatch/patch.go`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::limits::PatchWork;
 use super::{PatchError, format_go_value};
 use crate::kubeapi::json::write_json;
 
@@ -58,7 +59,7 @@ pub(super) fn shortened_list(key: &str) -> Option<Result<&str, PatchError>> {
 pub(super) fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), PatchError> {
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
-    let keys: Vec<&str> = keys.as_array().ok_or_else(malformed)?.iter().filter_map(Value::as_str).collect();
+    let keys: HashSet<&str> = keys.as_array().ok_or_else(malformed)?.iter().filter_map(Value::as_str).collect();
     let is_directive = |key: &str| key.starts_with(SET_ELEMENT_ORDER) || key.starts_with(DELETE_FROM_PRIMITIVE_LIST);
     if patch.iter().any(|(key, value)| !value.is_null() && !is_directive(key) && !keys.contains(&key.as_str())) {
         return Err(malformed());
@@ -100,12 +101,19 @@ pub(super) fn identity(item: &Value, merge_key: Option<&str>) -> String {
 }
 
 /// Positions of items in a list by their identity; of equal ones, the first.
-pub(super) fn positions(list: &[Value], merge_key: Option<&str>) -> HashMap<String, usize> {
+pub(super) fn positions(
+    list: &[Value],
+    merge_key: Option<&str>,
+    work: &mut PatchWork,
+) -> Result<HashMap<String, usize>, PatchError> {
     let mut positions = HashMap::with_capacity(list.len());
     for (at, item) in list.iter().enumerate() {
-        positions.entry(identity(item, merge_key)).or_insert(at);
+        let identity = identity(item, merge_key);
+        // A long text counts as several items.
+        work.spend(1 + identity.len() / 256)?;
+        positions.entry(identity).or_insert(at);
     }
-    positions
+    Ok(positions)
 }
 
 /// Checks that the items of the patch list are in the order of the `$setElementOrder` list, which names each of them.
@@ -132,13 +140,13 @@ pub(super) fn check_element_order(patch: &[Value], order: &[Value], merge_key: O
         if let Some(key) = merge_key {
             require_merge_keys(rest.as_slice().first().map(|_| item), key)?;
         }
-        let wanted = identity(item, merge_key);
+        let item_identity = identity(item, merge_key);
         let mut found = false;
         for other in rest.by_ref() {
             if let Some(key) = merge_key {
                 require_merge_keys([other], key)?;
             }
-            if identity(other, merge_key) == wanted {
+            if identity(other, merge_key) == item_identity {
                 found = true;
                 break;
             }
@@ -172,24 +180,25 @@ pub(super) fn order_elements(
     patch_order: &[Value],
     server_order: &HashMap<String, usize>,
     merge_key: Option<&str>,
-) -> Vec<Value> {
-    let by_patch = positions(patch_order, merge_key);
-    let place = |order: &HashMap<String, usize>, item: &Value| {
+    work: &mut PatchWork,
+) -> Result<Vec<Value>, PatchError> {
+    let by_patch = positions(patch_order, merge_key, work)?;
+    let position = |order: &HashMap<String, usize>, item: &Value| {
         order.get(&identity(item, merge_key)).copied().unwrap_or(usize::MAX)
     };
     let (mut patched, mut others): (Vec<_>, Vec<_>) =
-        merged.into_iter().partition(|item| place(&by_patch, item) != usize::MAX);
-    patched.sort_by_cached_key(|item| place(&by_patch, item));
-    others.sort_by_cached_key(|item| place(server_order, item));
+        merged.into_iter().partition(|item| position(&by_patch, item) != usize::MAX);
+    patched.sort_by_cached_key(|item| position(&by_patch, item));
+    others.sort_by_cached_key(|item| position(server_order, item));
     let mut all = Vec::with_capacity(patched.len() + others.len());
     let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
     loop {
         let takes_other = match (others.peek(), patched.peek()) {
-            (None, None) => return all,
+            (None, None) => return Ok(all),
             (Some(_), None) => true,
             (None, Some(_)) => false,
             (Some(other), Some(patch)) => {
-                let (other, patch) = (place(server_order, other), place(server_order, patch));
+                let (other, patch) = (position(server_order, other), position(server_order, patch));
                 patch != usize::MAX && other < patch
             }
         };

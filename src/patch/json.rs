@@ -6,9 +6,9 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use super::limits::{CopiedBytes, check_depth, check_operations};
+use super::limits::{CopiedBytes, PatchWork, check_depth, check_memory, check_operations};
 use crate::kubeapi::GoQuoted;
-use crate::kubeapi::json::{format_go_number, json_kind, read_json, strict_messages};
+use crate::kubeapi::json::{format_go_number, json_kind, read_untyped_json, strict_messages};
 
 /// Fields of an operation.
 const FIELDS: [&str; 4] = ["op", "path", "from", "value"];
@@ -28,7 +28,12 @@ impl JsonPatch {
     pub fn parse(bytes: &[u8], is_checked: bool) -> Result<(JsonPatch, Vec<String>), PatchError> {
         let prefix = if is_checked { "error decoding patch: " } else { "" };
         let malformed = |why: String| PatchError::Malformed(format!("{prefix}{why}"));
-        let (value, mut findings) = read_json(bytes).map_err(|error| malformed(error.to_string()))?;
+        let (value, mut findings) = read_untyped_json(bytes).map_err(|error| malformed(error.to_string()))?;
+        if let Some(number) = &findings.too_large {
+            let target = if is_checked { "struct field jsonPatchOp.value" } else { "value" };
+            return Err(malformed(format!("json: cannot unmarshal number {number} into Go {target} of type float64")));
+        }
+        check_memory(&value)?;
         let (list, item) = if is_checked {
             ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
         } else {
@@ -75,12 +80,25 @@ impl JsonPatch {
     /// Applies the operations in order.
     ///
     /// # Errors
-    /// [`PatchError::Rejected`] for the first operation that does not apply.
+    /// [`PatchError::Rejected`] for the first operation that does not apply, [`PatchError::TooLarge`] for operations that
+    /// take too long together.
     pub fn apply(&self, document: Value) -> Result<Value, PatchError> {
+        self.apply_unless(document, &|| false)
+    }
+
+    /// As [`apply`](JsonPatch::apply), until `is_over` says that it takes too long: it is asked before each operation, which
+    /// moves up to all items of a list.
+    ///
+    /// # Errors
+    /// [`PatchError::Abandoned`] then.
+    pub fn apply_unless(&self, document: Value, is_over: &dyn Fn() -> bool) -> Result<Value, PatchError> {
         let mut document = document;
-        let mut copied = CopiedBytes::default();
+        let (mut copied, mut work) = (CopiedBytes::default(), PatchWork::of_json_patch());
         for fields in &self.operations {
-            apply_operation(&mut document, fields, &mut copied)?;
+            if is_over() {
+                return Err(PatchError::Abandoned);
+            }
+            apply_operation(&mut document, fields, &mut copied, &mut work)?;
         }
         Ok(document)
     }
@@ -100,6 +118,7 @@ fn apply_operation(
     document: &mut Value,
     fields: &Map<String, Value>,
     copied: &mut CopiedBytes,
+    work: &mut PatchWork,
 ) -> Result<(), PatchError> {
     let kind = fields.get("op").and_then(Value::as_str).unwrap_or("unknown");
     let pointer = |key: &str| {
@@ -108,17 +127,17 @@ fn apply_operation(
     };
     let value = || fields.get("value").cloned().unwrap_or(Value::Null);
     match kind {
-        "add" => add(document, kind, pointer("path")?, value()),
-        "remove" => remove(document, kind, pointer("path")?).map(drop),
-        "replace" => replace(document, pointer("path")?, value()),
+        "add" => add(document, kind, pointer("path")?, value(), work),
+        "remove" => remove(document, kind, pointer("path")?, work).map(drop),
+        "replace" => replace(document, pointer("path")?, value(), work),
         "move" => {
-            let moved = remove(document, kind, pointer("from")?)?;
-            add(document, kind, pointer("path")?, moved)
+            let moved = remove(document, kind, pointer("from")?, work)?;
+            add(document, kind, pointer("path")?, moved, work)
         }
         "copy" => {
             let copy = get(document, kind, pointer("from")?)?.cloned().unwrap_or(Value::Null);
             copied.add(&copy)?;
-            add(document, kind, pointer("path")?, copy)
+            add(document, kind, pointer("path")?, copy, work)
         }
         "test" => test(document, pointer("path")?, fields.get("value").unwrap_or(&Value::Null)),
         _ => Err(rejected(format!("Unexpected kind: {kind}"))),
@@ -184,13 +203,14 @@ fn get<'d>(document: &'d mut Value, kind: &str, pointer: &str) -> Result<Option<
     })
 }
 
-fn add(document: &mut Value, kind: &str, pointer: &str, value: Value) -> Result<(), PatchError> {
+fn add(document: &mut Value, kind: &str, pointer: &str, value: Value, work: &mut PatchWork) -> Result<(), PatchError> {
     let (parent, key, depth) = find_parent(document, kind, pointer)?;
-    check_depth(&value, depth)?;
+    check_depth(&value, depth, work)?;
     match parent {
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
             let at = existing_index(&key, items.len() + 1)?;
+            work.spend_moved(items.len() - at)?;
             items.insert(at, value);
         }
         Value::Object(map) => drop(map.insert(key, value)),
@@ -199,11 +219,12 @@ fn add(document: &mut Value, kind: &str, pointer: &str, value: Value) -> Result<
     Ok(())
 }
 
-fn remove(document: &mut Value, kind: &str, pointer: &str) -> Result<Value, PatchError> {
+fn remove(document: &mut Value, kind: &str, pointer: &str, work: &mut PatchWork) -> Result<Value, PatchError> {
     let (parent, key, _) = find_parent(document, kind, pointer)?;
     match parent {
         Value::Array(items) => {
             let at = existing_index(&key, items.len())?;
+            work.spend_moved(items.len() - at)?;
             Ok(items.remove(at))
         }
         Value::Object(map) => {
@@ -213,7 +234,7 @@ fn remove(document: &mut Value, kind: &str, pointer: &str) -> Result<Value, Patc
     }
 }
 
-fn replace(document: &mut Value, pointer: &str, value: Value) -> Result<(), PatchError> {
+fn replace(document: &mut Value, pointer: &str, value: Value, work: &mut PatchWork) -> Result<(), PatchError> {
     if pointer.is_empty() {
         if !value.is_object() && !value.is_array() {
             return Err(rejected("replace operation value must be object or array"));
@@ -222,7 +243,7 @@ fn replace(document: &mut Value, pointer: &str, value: Value) -> Result<(), Patc
         return Ok(());
     }
     let (parent, key, depth) = find_parent(document, "replace", pointer)?;
-    check_depth(&value, depth)?;
+    check_depth(&value, depth, work)?;
     match parent {
         Value::Array(items) => {
             let at = existing_index(&key, items.len())?;
@@ -405,6 +426,17 @@ mod tests {
         let expected = ["json patch unknown field \"[0].foo\"", "json patch duplicate field \"[1].value\""];
         assert_eq!(JsonPatch::parse(text, true).unwrap().1, expected);
         assert!(JsonPatch::parse(text, false).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn json_patch_that_takes_too_long_is_given_up_between_operations() {
+        let add = json!({"op": "add", "path": "/l/0", "value": 1});
+        let (patch, _) = JsonPatch::parse(json!(vec![add; 100]).to_string().as_bytes(), true).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let is_over = || asked.replace(asked.get() + 1) == 7;
+        assert_eq!(patch.apply_unless(json!({"l": []}), &is_over), Err(PatchError::Abandoned));
+        assert_eq!(asked.get(), 8);
+        assert_eq!(PatchError::Abandoned.status().code, 504);
     }
 
     #[test]

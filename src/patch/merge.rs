@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
+use super::limits::check_memory;
 use crate::kubeapi::json::{json_kind, read_json};
 
 /// A merge patch that has been read.
@@ -20,6 +21,7 @@ impl MergePatch {
     pub fn parse(bytes: &[u8]) -> Result<(MergePatch, Vec<String>), PatchError> {
         let malformed = |why: String| PatchError::Malformed(format!("error decoding patch: {why}"));
         let (value, findings) = read_json(bytes).map_err(|error| malformed(error.to_string()))?;
+        check_memory(&value)?;
         match value {
             Value::Object(fields) => Ok((MergePatch { fields }, findings.messages().collect())),
             Value::Null => Err(PatchError::Malformed("Invalid JSON Patch".to_owned())),
@@ -54,8 +56,8 @@ fn merge_objects(document: &mut Map<String, Value>, patch: &Map<String, Value>) 
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let kept = map.iter().filter(|(_, value)| !value.is_null());
-            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+            let entries = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(entries.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
         }
         Value::Array(items) => items.iter().map(without_nulls).collect(),
         other => other.clone(),

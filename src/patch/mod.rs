@@ -30,6 +30,8 @@ pub enum PatchError {
     Rejected(String),
     /// 500 without a reason, as in Kubernetes: directives that do not fit the object.
     Unmergeable(String),
+    /// 504: it took too long.
+    Abandoned,
 }
 
 impl PatchError {
@@ -40,17 +42,20 @@ impl PatchError {
             PatchError::TooLarge(why) => Status::request_entity_too_large(why),
             PatchError::Rejected(_) => Status::request_rejected(),
             PatchError::Unmergeable(why) => Status::new(500, "", why.as_str()),
+            PatchError::Abandoned => Status::timeout("request did not complete within the allotted timeout"),
         }
     }
 }
 
 impl fmt::Display for PatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (PatchError::Malformed(why)
-        | PatchError::TooLarge(why)
-        | PatchError::Rejected(why)
-        | PatchError::Unmergeable(why)) = self;
-        f.write_str(why)
+        f.write_str(match self {
+            PatchError::Malformed(why)
+            | PatchError::TooLarge(why)
+            | PatchError::Rejected(why)
+            | PatchError::Unmergeable(why) => why,
+            PatchError::Abandoned => "the patch was given up: it takes too long",
+        })
     }
 }
 

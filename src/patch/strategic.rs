@@ -8,6 +8,7 @@ use super::directives::{
     PATCH, check_element_order, discard_nulls, identity, no_merge_key, order_elements, ordered_list, positions,
     remove_directives, require_merge_keys, retain_keys, shortened_list, unknown_patch_type, unmergeable, wrong_type,
 };
+use super::limits::{PatchWork, check_memory};
 use crate::kubeapi::json::{json_kind, read_json};
 use crate::schema::{MergeStrategy, Schema, ValueType};
 
@@ -54,6 +55,7 @@ impl StrategicPatch {
     /// [`PatchError::Malformed`] for what is no object.
     pub fn parse(bytes: &[u8]) -> Result<(StrategicPatch, Vec<String>), PatchError> {
         let (value, findings) = read_json(bytes).map_err(|error| PatchError::Malformed(error.to_string()))?;
+        check_memory(&value)?;
         let fields = match value {
             Value::Object(fields) => fields,
             Value::Null => Map::new(),
@@ -69,13 +71,14 @@ impl StrategicPatch {
     /// Merges the patch into an object.
     ///
     /// # Errors
-    /// [`PatchError`] for a directive that is malformed or does not fit the object.
+    /// [`PatchError`] for a directive that is malformed or does not fit the object, [`PatchError::TooLarge`] for one that
+    /// names the same items over and over.
     pub fn apply(
         &self,
         document: Map<String, Value>,
         schema: &dyn MergeSchema,
     ) -> Result<Map<String, Value>, PatchError> {
-        merge_maps(document, self.fields.clone(), Some(schema))
+        merge_maps(document, self.fields.clone(), Some(schema), &mut PatchWork::of_strategic_patch())
     }
 }
 
@@ -87,6 +90,7 @@ fn merge_maps(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
     schema: Option<&dyn MergeSchema>,
+    work: &mut PatchWork,
 ) -> Result<Map<String, Value>, PatchError> {
     match patch.get(PATCH) {
         None => {}
@@ -98,14 +102,14 @@ fn merge_maps(
         Some(other) => return Err(unknown_patch_type(&other.clone(), patch)),
     }
     retain_keys(&mut original, &mut patch)?;
-    merge_ordered_lists(&mut original, &mut patch, schema)?;
+    merge_ordered_lists(&mut original, &mut patch, schema, work)?;
     for (key, mut value) in patch {
         if let Some(list) = shortened_list(&key) {
             let list = list?;
             if value.is_null() {
                 original.remove(list);
             } else if let (Some(Value::Array(items)), Value::Array(deleted)) = (original.get_mut(list), value) {
-                *items = delete_from_list(std::mem::take(items), &deleted)?;
+                *items = delete_from_list(std::mem::take(items), &deleted, work)?;
             }
             continue;
         }
@@ -119,10 +123,10 @@ fn merge_maps(
                 Some(Value::Object(changes))
             }
             (Some(Value::Object(current)), Value::Object(changes)) => {
-                Some(Value::Object(merge_maps(std::mem::take(current), changes, field.child)?))
+                Some(Value::Object(merge_maps(std::mem::take(current), changes, field.child, work)?))
             }
             (Some(Value::Array(current)), Value::Array(changes)) => {
-                Some(Value::Array(merge_field_lists(std::mem::take(current), changes, field)?))
+                Some(Value::Array(merge_field_lists(std::mem::take(current), changes, field, work)?))
             }
             (_, other) => {
                 value = other;
@@ -143,6 +147,7 @@ fn merge_ordered_lists(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
     schema: Option<&dyn MergeSchema>,
+    work: &mut PatchWork,
 ) -> Result<(), PatchError> {
     let directives: Vec<String> = patch.keys().filter(|key| ordered_list(key).is_some()).cloned().collect();
     for directive in directives {
@@ -159,13 +164,13 @@ fn merge_ordered_lists(
         let field = lookup(schema, list);
         check_element_order(changes.as_deref().unwrap_or_default(), &order, field.merge_key)?;
         let is_empty = [&current, &changes].into_iter().all(|list| list.as_ref().is_none_or(Vec::is_empty));
-        let server_order = positions(current.as_deref().unwrap_or_default(), field.merge_key);
+        let server_order = positions(current.as_deref().unwrap_or_default(), field.merge_key, work)?;
         check_element_types(current.as_deref().unwrap_or_default(), changes.as_deref().unwrap_or_default())?;
         let merged = match (current, changes) {
             (None, None) => continue,
             (Some(current), None) => current,
             (None, Some(changes)) => changes.into_iter().filter_map(remove_directives).collect(),
-            (Some(current), Some(changes)) => merge_field_lists(current, changes, field)?,
+            (Some(current), Some(changes)) => merge_field_lists(current, changes, field, work)?,
         };
         if is_empty {
             return Err(unmergeable("no elements in any of the given slices"));
@@ -173,30 +178,41 @@ fn merge_ordered_lists(
         if let Some(key) = field.merge_key {
             require_merge_keys(merged.iter().chain(&order), key)?;
         }
-        original.insert(list.to_owned(), order_elements(merged, &order, &server_order, field.merge_key).into());
+        let ordered = order_elements(merged, &order, &server_order, field.merge_key, work)?;
+        original.insert(list.to_owned(), ordered.into());
     }
     Ok(())
 }
 
-fn merge_field_lists(original: Vec<Value>, patch: Vec<Value>, field: FieldMerge<'_>) -> Result<Vec<Value>, PatchError> {
-    if field.strategy == MergeStrategy::Merge { merge_lists(original, patch, field) } else { Ok(patch) }
+fn merge_field_lists(
+    original: Vec<Value>,
+    patch: Vec<Value>,
+    field: FieldMerge<'_>,
+    work: &mut PatchWork,
+) -> Result<Vec<Value>, PatchError> {
+    if field.strategy == MergeStrategy::Merge { merge_lists(original, patch, field, work) } else { Ok(patch) }
 }
 
-fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: FieldMerge<'_>) -> Result<Vec<Value>, PatchError> {
+fn merge_lists(
+    original: Vec<Value>,
+    patch: Vec<Value>,
+    field: FieldMerge<'_>,
+    work: &mut PatchWork,
+) -> Result<Vec<Value>, PatchError> {
     if original.is_empty() && patch.is_empty() {
         return Ok(original);
     }
     check_element_types(&original, &patch)?;
     let is_of_maps = original.first().or(patch.first()).is_some_and(Value::is_object);
     if !is_of_maps {
-        let server_order = positions(&original, None);
-        let mut seen = std::collections::HashSet::new();
+        let server_order = positions(&original, None, work)?;
+        let mut identities = std::collections::HashSet::new();
         let merged: Vec<Value> = original
             .into_iter()
             .chain(patch.iter().cloned())
-            .filter(|item| seen.insert(identity(item, None)))
+            .filter(|item| identities.insert(identity(item, None)))
             .collect();
-        return Ok(order_elements(merged, &patch, &server_order, None));
+        return order_elements(merged, &patch, &server_order, None, work);
     }
     let Some(key) = field.merge_key else {
         return Err(unmergeable("cannot merge lists without merge key for struct"));
@@ -206,16 +222,16 @@ fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: FieldMerge<'_>) -
     if let Some(position) = merged.iter().position(|item| !item.is_object()).filter(|_| !patch.is_empty()) {
         return Err(unmergeable(format!("value for key {position} is not a map")));
     }
-    let server_order = positions(&merged, Some(key));
+    let server_order = positions(&merged, Some(key), work)?;
     let mut places = server_order.clone();
     for item in &patch {
-        let place = places.get(&identity(item, Some(key))).copied();
-        match (place.and_then(|at| merged.get_mut(at)), item) {
+        let index = places.get(&identity(item, Some(key))).copied();
+        match (index.and_then(|at| merged.get_mut(at)), item) {
             (Some(Value::Object(current)), Value::Object(changes)) => {
                 let current = std::mem::take(current);
-                let item = Value::Object(merge_maps(current, changes.clone(), field.child)?);
-                if let Some(place) = place.and_then(|at| merged.get_mut(at)) {
-                    *place = item;
+                let item = Value::Object(merge_maps(current, changes.clone(), field.child, work)?);
+                if let Some(element) = index.and_then(|at| merged.get_mut(at)) {
+                    *element = item;
                 }
             }
             _ => {
@@ -227,7 +243,7 @@ fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: FieldMerge<'_>) -
         }
     }
     require_merge_keys(&merged, key)?;
-    Ok(order_elements(merged, &patch, &server_order, Some(key)))
+    order_elements(merged, &patch, &server_order, Some(key), work)
 }
 
 /// Applies the items of the patch that have a `$patch`; returns the changed original and the other items.
@@ -265,9 +281,10 @@ fn apply_item_directives(
     Ok((original, plain))
 }
 
-fn delete_from_list(items: Vec<Value>, deleted: &[Value]) -> Result<Vec<Value>, PatchError> {
+fn delete_from_list(items: Vec<Value>, deleted: &[Value], work: &mut PatchWork) -> Result<Vec<Value>, PatchError> {
     check_element_types(&items, deleted)?;
-    let deleted = positions(deleted, None);
+    positions(&items, None, work)?;
+    let deleted = positions(deleted, None, work)?;
     Ok(items.into_iter().filter(|item| !deleted.contains_key(&identity(item, None))).collect())
 }
 

@@ -41,14 +41,9 @@ struct BudgetGroup {
 }
 
 impl FairBudget {
-    /// Creates a budget of `most` units.
-    pub fn new(most: usize) -> Arc<FairBudget> {
-        Arc::new(FairBudget {
-            limit: most,
-            used: AtomicUsize::new(0),
-            users: UserMap::default(),
-            groups: UserMap::default(),
-        })
+    /// Creates a budget of `limit` units.
+    pub fn new(limit: usize) -> Arc<FairBudget> {
+        Arc::new(FairBudget { limit, used: AtomicUsize::new(0), users: UserMap::default(), groups: UserMap::default() })
     }
 
     /// Returns the share of `user`, creating it if necessary.

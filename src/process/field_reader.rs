@@ -24,14 +24,13 @@ pub struct FieldReader<'v> {
 const SIMILARITY_THRESHOLD: f64 = 0.85;
 
 impl<'v> FieldReader<'v> {
-    /// Reads a whole document. `place` is its location; problems are added to `problems`.
-    pub fn new(place: &'v str, value: &'v Value, problems: &'v RefCell<Problems>) -> FieldReader<'v> {
-        FieldReader::at_path(place, String::new(), value, problems)
+    /// Reads a whole document. `location` is its location; problems are added to `problems`.
+    pub fn new(location: &'v str, value: &'v Value, problems: &'v RefCell<Problems>) -> FieldReader<'v> {
+        FieldReader::at_path(location, String::new(), value, problems)
     }
 
-    fn at_path(place: &'v str, path: String, value: &'v Value, problems: &'v RefCell<Problems>) -> FieldReader<'v> {
-        let fields =
-            FieldReader { location: place, path, values: value.as_object(), known_names: Vec::new(), problems };
+    fn at_path(location: &'v str, path: String, value: &'v Value, problems: &'v RefCell<Problems>) -> FieldReader<'v> {
+        let fields = FieldReader { location, path, values: value.as_object(), known_names: Vec::new(), problems };
         if fields.values.is_none() {
             fields.add_own_problem(format_args!("{} does not fit; a mapping is needed", type_name(value)));
         }
@@ -158,10 +157,10 @@ impl<'v> FieldReader<'v> {
             if self.known_names.contains(&name.as_str()) {
                 continue;
             }
-            let like = |known: &&'static str| strsim::jaro_winkler(&name.to_lowercase(), &known.to_lowercase());
+            let like = |candidate: &&'static str| strsim::jaro_winkler(&name.to_lowercase(), &candidate.to_lowercase());
             let nearest = self.known_names.iter().max_by(|a, b| like(a).total_cmp(&like(b)));
-            match nearest.filter(|known| like(known) >= SIMILARITY_THRESHOLD) {
-                Some(known) => self.add_problem(name, format_args!("unknown field; did you mean {known}?")),
+            match nearest.filter(|candidate| like(candidate) >= SIMILARITY_THRESHOLD) {
+                Some(nearest) => self.add_problem(name, format_args!("unknown field; did you mean {nearest}?")),
                 None => self.add_problem(name, "unknown field"),
             }
         }

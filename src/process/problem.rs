@@ -15,7 +15,7 @@ pub struct Problem {
     pub help: Option<HelpTopic>,
 }
 
-/// A section of `docs/operations/troubleshooting.md`, for findings in files that are readable and consistent in
+/// A section of the documents, for findings in files that are readable and consistent in
 /// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpTopic {
@@ -31,41 +31,45 @@ pub enum HelpTopic {
     AuthorityShared,
     /// An APIService takes over a part of a group that the kube-apiserver serves.
     GroupSplit,
+    /// The store is damaged, or incomplete.
+    StoreDamaged,
 }
 
 impl HelpTopic {
     /// All help topics.
-    pub const ALL: [HelpTopic; 6] = [
+    pub const ALL: [HelpTopic; 7] = [
         HelpTopic::CertificateValidity,
         HelpTopic::ServiceNotResolved,
         HelpTopic::BackendNotVerified,
         HelpTopic::ApiServiceOverridden,
         HelpTopic::AuthorityShared,
         HelpTopic::GroupSplit,
+        HelpTopic::StoreDamaged,
     ];
 
-    /// Path and fragment of the section, below the root of the repository.
+    /// The command that prints the section: the documents are part of the program.
     pub fn link(self) -> &'static str {
         match self {
-            HelpTopic::CertificateValidity => "docs/operations/troubleshooting.md#certificate-validity",
-            HelpTopic::ServiceNotResolved => "docs/operations/troubleshooting.md#service-not-resolved",
-            HelpTopic::BackendNotVerified => "docs/operations/troubleshooting.md#backend-not-verified",
-            HelpTopic::ApiServiceOverridden => "docs/operations/troubleshooting.md#apiservice-overridden",
-            HelpTopic::AuthorityShared => "docs/operations/troubleshooting.md#authority-shared",
-            HelpTopic::GroupSplit => "docs/operations/troubleshooting.md#group-split",
+            HelpTopic::CertificateValidity => "narthex help troubleshooting certificate-validity",
+            HelpTopic::ServiceNotResolved => "narthex help troubleshooting service-not-resolved",
+            HelpTopic::BackendNotVerified => "narthex help troubleshooting backend-not-verified",
+            HelpTopic::ApiServiceOverridden => "narthex help troubleshooting apiservice-overridden",
+            HelpTopic::AuthorityShared => "narthex help troubleshooting authority-shared",
+            HelpTopic::GroupSplit => "narthex help troubleshooting group-split",
+            HelpTopic::StoreDamaged => "narthex help store-backup after-damage",
         }
     }
 }
 
 impl Problem {
-    /// Creates a problem of the whole `place`.
-    pub fn new(place: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { location: place.to_string(), field: String::new(), message: message.to_string(), help: None }
+    /// Creates a problem of the whole `location`.
+    pub fn new(location: impl fmt::Display, message: impl fmt::Display) -> Problem {
+        Problem { location: location.to_string(), field: String::new(), message: message.to_string(), help: None }
     }
 
-    /// Creates a problem of one field of `place`.
-    pub fn at_field(place: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { location: place.to_string(), field: field.to_string(), message: message.to_string(), help: None }
+    /// Creates a problem of one field of `location`.
+    pub fn at_field(location: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
+        Problem { location: location.to_string(), field: field.to_string(), message: message.to_string(), help: None }
     }
 
     /// Adds the section of the documents about it.

@@ -10,12 +10,17 @@ use tokio::sync::watch;
 pub struct Published<T> {
     value: Arc<ArcSwap<T>>,
     version: watch::Receiver<u64>,
+    applied: AppliedVersion,
 }
+
+/// Version that the reader which acknowledges has applied; none if there is no such reader.
+type AppliedVersion = Arc<watch::Sender<Option<u64>>>;
 
 /// Publishes new snapshots; there is one writer.
 pub struct Publisher<T> {
     value: Arc<ArcSwap<T>>,
     version: watch::Sender<u64>,
+    applied: AppliedVersion,
 }
 
 impl<T> Published<T> {
@@ -23,7 +28,9 @@ impl<T> Published<T> {
     pub fn new(first: T) -> (Publisher<T>, Published<T>) {
         let value = Arc::new(ArcSwap::from_pointee(first));
         let (sender, receiver) = watch::channel(0);
-        (Publisher { value: value.clone(), version: sender }, Published { value, version: receiver })
+        let applied = Arc::new(watch::Sender::new(None));
+        let publisher = Publisher { value: value.clone(), version: sender, applied: applied.clone() };
+        (publisher, Published { value, version: receiver, applied })
     }
 
     /// Creates a snapshot that never changes.
@@ -39,6 +46,16 @@ impl<T> Published<T> {
     /// The current value as an owned reference.
     pub fn get(&self) -> Arc<T> {
         self.value.load_full()
+    }
+
+    /// Number of the current value; 0 for the first one. Read before the value, it is not newer.
+    pub fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    /// Tells the writer that this reader has applied the value of a version. One reader does so.
+    pub fn acknowledge(&self, version: u64) {
+        self.applied.send_replace(Some(version));
     }
 
     /// Waits for the next value that this handle has not seen. Pends forever after the writer is dropped.
@@ -59,7 +76,7 @@ pub async fn changed_or_pending<T>(published: &mut Option<Published<T>>) {
 
 impl<T> Clone for Published<T> {
     fn clone(&self) -> Self {
-        Published { value: self.value.clone(), version: self.version.clone() }
+        Published { value: self.value.clone(), version: self.version.clone(), applied: self.applied.clone() }
     }
 }
 
@@ -79,6 +96,33 @@ impl<T> Publisher<T> {
 
     /// Creates another reader.
     pub fn reader(&self) -> Published<T> {
-        Published { value: self.value.clone(), version: self.version.subscribe() }
+        Published { value: self.value.clone(), version: self.version.subscribe(), applied: self.applied.clone() }
+    }
+
+    /// Waits until the reader that acknowledges has applied the current value; not at all if there is none.
+    pub async fn wait_until_applied(&self) {
+        let current = *self.version.borrow();
+        let mut applied = self.applied.subscribe();
+        let _ = applied.wait_for(|applied| applied.is_none_or(|applied| applied >= current)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn publisher_waits_for_the_reader_that_acknowledges() {
+        let (publisher, published) = Published::new(1);
+        publisher.publish(Arc::new(2));
+        assert!(publisher.wait_until_applied().now_or_never().is_some(), "nobody acknowledges");
+        published.acknowledge(0);
+        assert!(publisher.wait_until_applied().now_or_never().is_none());
+        published.acknowledge(published.version());
+        assert!(publisher.wait_until_applied().now_or_never().is_some());
+        publisher.publish(Arc::new(3));
+        assert!(publisher.wait_until_applied().now_or_never().is_none());
     }
 }

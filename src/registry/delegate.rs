@@ -68,7 +68,7 @@ fn delegate_api_service(server: KubeconfigServer, settings: &Settings) -> ApiSer
         address: Address::Tcp(server.destination.clone()),
         plaintext_protocol: None,
         prefix: server.prefix.clone(),
-        way: server.proxy.clone(),
+        egress_route: server.proxy.clone(),
     };
     // No limit per APIService: the delegate has its own limits, and serves nearly all requests. Half of the
     // gateway's limit (`--max-requests-inflight`) would only halve the throughput.
@@ -83,6 +83,8 @@ fn delegate_api_service(server: KubeconfigServer, settings: &Settings) -> ApiSer
         &unbounded,
     );
     delegate.settings.egress = CONTROL_PLANE.to_owned();
+    // The rules for extension API servers, no redirects and no cookies, are not for the cluster's own.
+    delegate.settings.owns_origin = true;
     // Servers behind the delegate's proxy subresources may need these headers.
     delegate.settings.allowed_request_headers = AllowedHeaders::All;
     delegate

@@ -33,7 +33,7 @@ impl RegistryDirectory {
     pub fn open(settings: Settings) -> Result<(RegistryDirectory, Registry), Problems> {
         // Watched before the first read, so that no change is missed between them.
         let follower = FileWatcher::for_directory(&settings.dir);
-        let saved = settings.last_good.clone().map(|place| SavedManifests::new(place, settings.dir.clone()));
+        let saved = settings.last_good.clone().map(|path| SavedManifests::new(path, settings.dir.clone()));
         let scan = DirectoryScan::read_directory(&settings.dir);
         let texts = saved.is_some().then(|| ScannedTexts::new(&scan));
         let mut state = LastGood::new(settings.clone());
@@ -61,8 +61,8 @@ impl RegistryDirectory {
     }
 
     /// File and document of the APIService `name`.
-    pub fn place_of(&self, name: &str) -> Option<String> {
-        self.state.api_service(name).map(|(place, _)| place)
+    pub fn location_of(&self, name: &str) -> Option<String> {
+        self.state.api_service(name).map(|(location, _)| location)
     }
 
     /// Reports inconsistent objects of the directory, of which `registry` was built. `elsewhere`: whether Services may
@@ -71,10 +71,10 @@ impl RegistryDirectory {
         &self,
         registry: &Registry,
         rules: ResolveRules,
-        ways: Option<&EgressRoutes>,
+        routes: Option<&EgressRoutes>,
         elsewhere: bool,
     ) -> Problems {
-        cross_check(&self.state, registry, (rules, ways), elsewhere)
+        cross_check(&self.state, registry, (rules, routes), elsewhere)
     }
 
     /// Reads changed files. Returns the objects that may have changed.
@@ -185,10 +185,10 @@ impl RegistryFollower {
                 (problems.1, complete) = (taken.problems, taken.complete);
             }
             let news = {
-                let known = cluster.as_ref().map(ClusterFollower::store);
+                let cluster_store = cluster.as_ref().map(ClusterFollower::store);
                 let upper = directory.as_ref().map(|directory| &directory.state as &dyn RegistrySource);
                 // An incomplete source is not used: requests would be refused for objects not listed yet.
-                let layers = LayeredSources { upper, lower: known.as_deref().filter(|_| complete) };
+                let layers = LayeredSources { upper, lower: cluster_store.as_deref().filter(|_| complete) };
                 if complete && !registry.complete {
                     touched.extend(layers.all_names());
                 }

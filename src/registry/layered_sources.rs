@@ -71,13 +71,13 @@ impl LayeredSources<'_> {
         let upper = self.upper.and_then(|upper| upper.api_service(name));
         let lower = self.lower.and_then(|lower| lower.api_service(name));
         match (upper, lower) {
-            (Some((place, one)), hidden) => Some(EffectiveApiService {
-                location: place,
+            (Some((location, one)), hidden) => Some(EffectiveApiService {
+                location,
                 api_service: one,
-                hidden_location: hidden.map(|(place, _)| place),
+                hidden_location: hidden.map(|(location, _)| location),
             }),
-            (None, Some((place, one))) => {
-                Some(EffectiveApiService { location: place, api_service: one, hidden_location: None })
+            (None, Some((location, one))) => {
+                Some(EffectiveApiService { location, api_service: one, hidden_location: None })
             }
             (None, None) => None,
         }

@@ -36,4 +36,4 @@ pub use resolve::{ResolveError, ResolveRules, ResolvedBackend, Zone, resolve};
 pub use settings::Settings;
 pub use sidecar_upstreams::{SidecarUpstream, SidecarUpstreams, UpstreamFiles, UpstreamSettings};
 pub use snapshot::{Registry, RegistryChanges, Revision, sort_by_api_service};
-pub use static_backend::{MAX_SOCKET_PATH_BYTES, UpstreamUrl, sidecar_upstream};
+pub use static_backend::{UpstreamUrl, sidecar_upstream};

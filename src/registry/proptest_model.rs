@@ -130,7 +130,7 @@ fn raw(value: &Value) -> Box<serde_json::value::RawValue> {
 
 impl RegistryModel {
     pub(crate) fn new() -> RegistryModel {
-        let known = ClusterStore::new("kube-apiserver", Settings::default(), ApiServiceStatuses::default());
+        let store = ClusterStore::new("kube-apiserver", Settings::default(), ApiServiceStatuses::default());
         let mut registry = Registry::empty();
         registry.complete = false;
         RegistryModel {
@@ -138,7 +138,7 @@ impl RegistryModel {
             directory: LastGood::new(Settings::default()),
             whole: LastGood::new(Settings::default()),
             server: BTreeMap::new(),
-            store: known,
+            store,
             pending_lists: vec![WatchedResource::ApiServices],
             watched: BTreeSet::new(),
             registry,
@@ -200,14 +200,14 @@ impl RegistryModel {
             self.store
                 .set_directory_reference(name, self.directory.api_service(name).as_ref().map(|(_, one)| one.as_ref()));
         }
-        let wanted = self.store.reconcile();
-        for namespace in wanted.stop {
+        let plan = self.store.reconcile();
+        for namespace in plan.stop {
             let of = |kind: &WatchedResource| matches!(kind, WatchedResource::Services(of) | WatchedResource::EndpointSlices(of) if *of == namespace);
             self.pending_lists.retain(|kind| !of(kind));
             self.watched.retain(|kind| !of(kind));
             self.store.remove_namespace(&namespace);
         }
-        for kind in wanted.restart {
+        for kind in plan.restart {
             self.watched.remove(&kind);
             if !self.pending_lists.contains(&kind) {
                 self.pending_lists.push(kind);
@@ -270,32 +270,32 @@ proptest! {
 
     #[test]
     fn whatever_happens_it_is_as_if_it_were_made_anew(events in events()) {
-        let mut history = RegistryModel::new();
+        let mut model = RegistryModel::new();
         for event in &events {
-            let before = history.registry.clone();
-            history.apply(event);
-            prop_assert_eq!(dump(&history.registry), dump(&history.rebuild()), "after {:?}", event);
+            let before = model.registry.clone();
+            model.apply(event);
+            prop_assert_eq!(dump(&model.registry), dump(&model.rebuild()), "after {:?}", event);
             // Objects not reported as changed are unchanged.
-            let changes = history.registry.changes_since(&before.revision()).unwrap();
-            for one in before.api_services().chain(history.registry.api_services()) {
+            let changes = model.registry.changes_since(&before.revision()).unwrap();
+            for one in before.api_services().chain(model.registry.api_services()) {
                 let name = one.name.as_str();
                 let same = |registry: &Registry| registry.api_service(name).map(|one| one.manifest.to_string());
                 prop_assert!(
                     changes.api_services.contains(name)
-                        || (same(&before) == same(&history.registry)
-                            && before.warnings_of(name) == history.registry.warnings_of(name)),
+                        || (same(&before) == same(&model.registry)
+                            && before.warnings_of(name) == model.registry.warnings_of(name)),
                     "{} after {:?}", name, event
                 );
             }
-            prop_assert_eq!(history.directory.problems().to_string(), history.whole.problems().to_string());
+            prop_assert_eq!(model.directory.problems().to_string(), model.whole.problems().to_string());
             let of = |state: &LastGood| dump(&Registry::from_sources(LayeredSources::single(state)));
-            prop_assert_eq!(of(&history.directory), of(&history.whole), "after {:?}", event);
+            prop_assert_eq!(of(&model.directory), of(&model.whole), "after {:?}", event);
         }
         // After all lists are answered, earlier events make no difference.
-        history.answer_all_lists();
-        let cluster = Registry::from_sources(LayeredSources::single(&history.store));
+        model.answer_all_lists();
+        let cluster = Registry::from_sources(LayeredSources::single(&model.store));
         let named_here = |line: &String| !line.starts_with('n') && !line.starts_with("Service") && !line.starts_with('[');
         let apis = |registry: &Registry| dump(registry).into_iter().filter(named_here).collect::<Vec<_>>();
-        prop_assert_eq!(apis(&cluster), apis(&history.rebuild_from_server()));
+        prop_assert_eq!(apis(&cluster), apis(&model.rebuild_from_server()));
     }
 }

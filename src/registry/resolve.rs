@@ -28,7 +28,7 @@ pub struct ResolvedBackend {
     /// The HTTP version without TLS; `None` with TLS.
     pub plaintext_protocol: Option<HttpVersion>,
     /// Egress route to the endpoints.
-    pub way: EgressRoute,
+    pub egress_route: EgressRoute,
 }
 
 /// Why an APIService has no endpoint. The message names objects, never addresses: clients may read it.
@@ -94,14 +94,14 @@ pub fn resolve(
     api_service: &ApiService,
     registry: &Registry,
     rules: ResolveRules,
-    ways: &EgressRoutes,
+    routes: &EgressRoutes,
 ) -> Result<ResolvedBackend, ResolveError> {
     let overridden = api_service.settings.server_name.clone();
-    let way = |plain: bool| {
+    let route_for = |plain: bool| {
         let name = &api_service.settings.egress;
         // A missing egress selection is an error: a configured route must not be bypassed.
-        let way = if plain { ways.get_plaintext(name) } else { ways.get(name) };
-        way.cloned().ok_or_else(|| ResolveError {
+        let route = if plain { routes.get_plaintext(name) } else { routes.get(name) };
+        route.cloned().ok_or_else(|| ResolveError {
             reason: "EgressSelectionNotFound",
             message: format!("egress selection {name:?} not found"),
         })
@@ -116,11 +116,11 @@ pub fn resolve(
             preferred_count: 1,
             prefix: url.prefix.clone(),
             plaintext_protocol: url.plaintext_protocol,
-            way: match (&url.way, &url.address) {
-                (Some(way), _) => way.clone(),
+            egress_route: match (&url.egress_route, &url.address) {
+                (Some(route), _) => route.clone(),
                 // A Unix domain socket is on this machine.
                 (None, Address::Unix(_)) => EgressRoute::Direct,
-                (None, Address::Tcp(_)) => way(url.plaintext_protocol.is_some())?,
+                (None, Address::Tcp(_)) => route_for(url.plaintext_protocol.is_some())?,
             },
         }),
         ApiServiceBackend::Service(reference) => {
@@ -133,7 +133,7 @@ pub fn resolve(
                 server_name,
                 prefix: String::new(),
                 plaintext_protocol: None,
-                way: way(false)?,
+                egress_route: route_for(false)?,
             })
         }
     }
@@ -233,14 +233,14 @@ fn endpoints_matching<'r, S: AsRef<EndpointSlice>>(
     of: impl Fn(&SliceEndpoint) -> bool,
 ) -> Vec<ZonedEndpoint<'r>> {
     let mut found: Vec<ZonedEndpoint<'_>> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut found_endpoints = std::collections::HashSet::new();
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
         for one in subset.endpoints.iter().filter(|one| of(one)) {
             // As in Kubernetes: only the first address of an endpoint is used.
             let Some(address) = one.addresses.first() else { continue };
             let endpoint = Destination { host: Host::Ip(*address), port: port.port };
-            if seen.insert(endpoint.clone()) {
+            if found_endpoints.insert(endpoint.clone()) {
                 found.push((endpoint, &one.zones));
             }
         }
@@ -265,10 +265,10 @@ fn sort_by_preference(
     if let Some(zone) = zone
         && first.iter().all(|(_, zones)| !zones.is_empty())
     {
-        let ours = |(_, zones): &ZonedEndpoint<'_>| zones.iter().any(|name| zone.matches(name));
-        let near = first.iter().filter(|place| ours(place)).count();
+        let is_in_zone = |(_, zones): &ZonedEndpoint<'_>| zones.iter().any(|name| zone.matches(name));
+        let near = first.iter().filter(|endpoint| is_in_zone(endpoint)).count();
         if near > 0 {
-            first.sort_by_key(|place| !ours(place));
+            first.sort_by_key(|endpoint| !is_in_zone(endpoint));
             preferred = near;
         }
     }
@@ -359,7 +359,9 @@ mod tests {
         let nowhere = ("EgressSelectionNotFound", "egress selection \"dmz\" not found".to_owned());
         assert_eq!(reason(go(&EgressRoutes::default())), nowhere);
         assert_eq!(
-            go(&EgressRoutes::new([("dmz".to_owned(), EgressRoute::Direct)], EgressRoute::Direct)).unwrap().way,
+            go(&EgressRoutes::new([("dmz".to_owned(), EgressRoute::Direct)], EgressRoute::Direct))
+                .unwrap()
+                .egress_route,
             EgressRoute::Direct
         );
     }

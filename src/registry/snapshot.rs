@@ -268,7 +268,7 @@ impl Registry {
     }
 
     fn collect_warnings(&self, counting: &EffectiveApiService) -> Vec<Problem> {
-        let EffectiveApiService { location: place, api_service: one, hidden_location: hides } = counting;
+        let EffectiveApiService { location, api_service: one, hidden_location: hides } = counting;
         let mut warnings = Vec::new();
         let mut external = false;
         if let ApiServiceBackend::Service(reference) = &one.backend {
@@ -278,7 +278,7 @@ impl Registry {
                 None => {
                     let message = format!("service/{name} in {namespace:?} not found: unavailable until it exists");
                     warnings.push(
-                        Problem::at_field(place, "spec.service", message).with_help(HelpTopic::ServiceNotResolved),
+                        Problem::at_field(location, "spec.service", message).with_help(HelpTopic::ServiceNotResolved),
                     );
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
@@ -290,14 +290,15 @@ impl Registry {
             } else {
                 "the backend's certificate is not verified: an impostor can read and forge requests and responses"
             };
-            let problem = Problem::at_field(place, "spec.insecureSkipTLSVerify", message);
+            let problem = Problem::at_field(location, "spec.insecureSkipTLSVerify", message);
             warnings.push(problem.with_help(HelpTopic::BackendNotVerified));
         } else if one.ca_bundle.is_none() && matches!(one.backend, ApiServiceBackend::Service(_)) {
             let message = "not set: the backend's certificate is verified with the system's CA certificates";
-            warnings.push(Problem::at_field(place, "spec.caBundle", message).with_help(HelpTopic::BackendNotVerified));
+            warnings
+                .push(Problem::at_field(location, "spec.caBundle", message).with_help(HelpTopic::BackendNotVerified));
         }
         let hidden = "ignored: the registry directory has an APIService of the same name";
-        let overridden = |place| Problem::new(place, hidden).with_help(HelpTopic::ApiServiceOverridden);
+        let overridden = |location| Problem::new(location, hidden).with_help(HelpTopic::ApiServiceOverridden);
         warnings.extend(hides.iter().map(overridden));
         warnings
     }

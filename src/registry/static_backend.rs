@@ -17,7 +17,7 @@ use crate::process::Problems;
 use crate::tls::{Bundle, KeyPair};
 
 /// Maximum bytes of the path of a Unix domain socket (`sun_path`, without its NUL).
-pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Address and protocol of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl UpstreamUrl {
             ));
         }
         let address = Address::Unix(PathBuf::from(path));
-        Ok(UpstreamUrl(UrlBackend { address, plaintext_protocol: plain, prefix: String::new(), way: None }))
+        Ok(UpstreamUrl(UrlBackend { address, plaintext_protocol: plain, prefix: String::new(), egress_route: None }))
     }
 }
 
@@ -168,9 +168,9 @@ mod tests {
             EgressRoute::from_proxy_url(name, &url, settings).unwrap()
         };
         let ways = EgressRoutes::new([], through("secure")).with_plaintext_default(through("plain"));
-        assert_eq!(resolved(&test_upstream("http://elsewhere", false), &ways).way, through("plain"));
-        assert_eq!(resolved(&test_upstream("https://elsewhere", false), &ways).way, through("secure"));
-        assert_eq!(resolved(&test_upstream("unix:/run/app.sock", false), &ways).way, EgressRoute::Direct);
+        assert_eq!(resolved(&test_upstream("http://elsewhere", false), &ways).egress_route, through("plain"));
+        assert_eq!(resolved(&test_upstream("https://elsewhere", false), &ways).egress_route, through("secure"));
+        assert_eq!(resolved(&test_upstream("unix:/run/app.sock", false), &ways).egress_route, EgressRoute::Direct);
     }
 
     #[test]

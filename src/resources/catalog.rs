@@ -229,7 +229,7 @@ impl ResourceCatalog {
     /// Finds a served resource.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&CatalogEntry> {
         let found = self.by_name.binary_search_by(|at| self.entries[*at].name().cmp(&(group, plural, version)));
-        found.ok().map(|place| &self.entries[self.by_name[place]])
+        found.ok().map(|index| &self.entries[self.by_name[index]])
     }
 }
 

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
-use super::{ApiServer, metadata, strategy};
+use super::{ApiServer, metadata};
+use crate::kinds::rules;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::resources::builtin::builtin_kinds;
@@ -21,6 +22,8 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
     let kinds = builtin_kinds();
     let Some(kind) = kinds.find("", "v1", "namespaces") else { return Ok(()) };
     let collection = api.collection(&kind.resource)?;
+    // First: a system namespace that is created deletes what it finds.
+    api.report_leftovers().await?;
     for name in SYSTEM_NAMESPACES {
         let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.into(), subresource: "" };
         let mut object: Map<String, Value> = Map::new();
@@ -28,9 +31,9 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
         object.insert("kind".to_owned(), json!("Namespace"));
         object.insert("metadata".to_owned(), json!({"name": name}));
         metadata::fill_new_object(&target, &mut object);
-        strategy::prepare_new(&kind, &mut object);
+        (rules(&kind.resource).prepare_new)(&kind, &mut object);
         let key = target.key(&collection)?;
-        match collection.create(&key, write_stored_json(&object).bytes.into(), None).await {
+        match super::namespace::create_empty(api, &collection, &key, write_stored_json(&object).bytes.into()).await {
             Ok(_) | Err(Error::Conflict { .. }) => {}
             Err(error) => return Err(super::cache_error(&target, error)),
         }
@@ -39,7 +42,7 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
     collection.ensure_loaded().await.map_err(|error| Status::service_unavailable(error.to_string()))?;
     for namespace in collection.list(&Default::default()).await.map(|list| list.objects).unwrap_or_default() {
         if namespace.metadata().deletion_timestamp.is_some() {
-            super::namespace::spawn_removal(api.clone(), namespace.name().to_owned());
+            super::namespace::start_removal(api, namespace.name().to_owned());
         }
     }
     Ok(())

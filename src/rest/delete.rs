@@ -9,7 +9,8 @@ use super::delete_options::DeleteOptions;
 use super::object_removal::{Removed, remove, remove_all};
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, namespace, read, strategy};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, namespace, read};
+use crate::kinds::RemovalRule;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::watch_cache::{ResourceCollection, Stored, StoredList};
@@ -29,16 +30,18 @@ pub(super) async fn delete(
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
-    let content = match remove(collection, target, current, &options).await? {
-        Removed::Gone(last, revision)
-            if strategy::returns_deleted_object(&target.kind.resource) && last.defect().is_none() =>
-        {
+    let removed = remove(collection, target, current, &options).await?;
+    if matches!(removed, Removed::Gone(..)) {
+        api.note_removed(target);
+    }
+    let content = match removed {
+        Removed::Gone(last, revision) if target.rules().returns_deleted_object && last.defect().is_none() => {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
-            if target.kind.resource.plural == "namespaces" && !options.is_dry_run {
-                namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
+            if target.rules().removal == RemovalRule::Namespace && !options.is_dry_run {
+                namespace::start_removal(api, target.name.clone().into_owned());
             }
             ReplyContent::Object(object)
         }
@@ -67,12 +70,13 @@ pub(super) async fn delete_collection(
         list.objects = list.objects.iter().filter_map(|object| collection.get(object.key())).collect();
     }
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
-    let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options));
+    let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options).await?);
     while let Some((object, _)) = removals.try_next().await? {
         if object.defect().is_none() {
             deleted.objects.push(object);
         }
     }
+    api.note_removed(target);
     Ok(VerbReply::ok(ReplyContent::List(deleted)))
 }
 

@@ -68,13 +68,13 @@ impl DeleteOptions {
             )),
         }
         options.is_dry_run = dry_run(dry_run_values.iter().map(String::as_str), &mut errors);
-        if errors.is_empty() { Ok(options) } else { Err(invalid_options_status("DeleteOptions", &errors)) }
+        if errors.is_empty() { Ok(options) } else { Err(invalid_options_status("DeleteOptions", errors)) }
     }
 }
 
 fn unsupported_propagation(policy: &str) -> Status {
     let why = format!("{policy} is not supported: this server has no garbage collector; use Background");
-    invalid_options_status("DeleteOptions", &[FieldError::invalid("propagationPolicy", policy, why)])
+    invalid_options_status("DeleteOptions", FieldError::invalid("propagationPolicy", policy, why))
 }
 
 fn read_body(media_type: &str, body: &[u8]) -> Result<Option<Value>, Status> {

@@ -9,13 +9,15 @@ use crate::watch_cache::Error;
 /// The Status of an error about an object of `target`.
 pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
     match error {
-        Error::Expired { .. } => Status::expired(error.to_string()),
+        Error::Expired { .. } | Error::ListTooLarge => Status::expired(error.to_string()),
         Error::ListExpired => expired_list(),
         Error::ContinueExpired { next } => expired_page(&ContinueToken { revision: next.revision, start: next.start }),
         Error::TooLargeResourceVersion { requested, current } => Status::resource_version_too_large(requested, current),
         Error::InvalidContinue => Status::bad_request("continue key is not valid"),
         Error::Conflict { current: Some(_) } => modified(target, &target.name),
         Error::Conflict { current: None } => target.not_found(),
+        // Callers with conditions try again; this is for those that gave up.
+        Error::ConditionFailed(_) => Status::service_unavailable(error.to_string()),
         Error::UnsupportedField(_) | Error::InvalidKey(_) => Status::bad_request(error.to_string()),
         Error::Store(error) => store_status(&error),
     }

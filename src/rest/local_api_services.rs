@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
-use super::{ApiServer, api_service, cache_error, metadata, stored_object, strategy};
+use super::{ApiServer, cache_error, metadata, stored_object};
+use crate::kinds::{prepare_new_api_service, rules};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
@@ -88,7 +89,7 @@ pub(super) async fn register_selected_groups(
             None => {
                 let mut object = local_api_service(name, served);
                 metadata::fill_new_object(&target, &mut object);
-                strategy::prepare_new(&kind, &mut object);
+                (rules(&kind.resource).prepare_new)(&kind, &mut object);
                 collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
             }
             Some(current) => {
@@ -98,7 +99,7 @@ pub(super) async fn register_selected_groups(
                     continue;
                 }
                 object.insert("spec".to_owned(), spec.unwrap_or_default());
-                api_service::prepare_new(&mut object);
+                prepare_new_api_service(&mut object);
                 let value = write_stored_json(&object).bytes;
                 collection.update(&key, current.revision(), value.into(), None).await.map(drop)
             }

@@ -1,13 +1,21 @@
 //! Metadata that the server sets.
 
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
+use crate::kinds::{RemovalRule, changes_generation, has_generation, rules};
 use crate::kubeapi::Status;
+use crate::kubeapi::field_error::BoundedText;
+use crate::kubeapi::json::write_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
-use crate::rest::{custom_object, strategy};
+
+/// Maximum size of the uids that a warning lists, in bytes.
+const MAX_LISTED: usize = 4 << 10;
 
 /// The current time in the format of `metav1.Time`: UTC, whole seconds.
 pub(super) fn now() -> String {
@@ -54,7 +62,7 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
         }
         metadata.insert("uid".to_owned(), json!(uuid::Uuid::new_v4().to_string()));
         metadata.insert("creationTimestamp".to_owned(), json!(now()));
-        if strategy::has_generation(&target.kind.resource) {
+        if has_generation(&target.kind.resource) {
             metadata.insert("generation".to_owned(), json!(1));
         }
     });
@@ -64,17 +72,7 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 /// (`rest.BeforeUpdate`).
 pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-    let changes_content = match target.kind.version.custom() {
-        _ if !target.subresource.is_empty() => false,
-        Some(version) => custom_object::changes_generation(version, old, object),
-        None => {
-            let resource = &target.kind.resource;
-            let of_metadata = |object: &Map<String, Value>, field: &str| object.get("metadata")?.get(field).cloned();
-            strategy::counted_fields(resource).iter().any(|field| old.get(*field) != object.get(*field))
-                || strategy::counted_metadata(resource)
-                    .is_some_and(|field| of_metadata(old, field) != of_metadata(object, field))
-        }
-    };
+    let changes_content = target.subresource.is_empty() && changes_generation(&target.kind, old, object);
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");
         metadata.remove("managedFields");
@@ -119,32 +117,30 @@ pub(super) fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>)
 /// (`dedupOwnerReferencesAndAddWarning` in `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
 pub(super) fn deduplicate_owners(object: &mut Map<String, Value>, is_patched: bool) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
-    let mut unique: Vec<Value> = Vec::new();
-    let mut duplicates: Vec<String> = Vec::new();
-    for owner in owners.iter() {
-        if !unique.contains(owner) {
-            unique.push(owner.clone());
-            continue;
-        }
+    let (mut seen, mut seen_uids, mut duplicates) = (HashSet::new(), HashSet::new(), String::new());
+    let mut out = BoundedText::new(&mut duplicates, MAX_LISTED);
+    owners.retain(|owner| {
+        let is_new = seen.insert(write_json(owner));
         let uid = owner["uid"].as_str().unwrap_or_default();
-        if !duplicates.iter().any(|known| known == uid) {
-            duplicates.push(uid.to_owned());
+        if !is_new && !seen_uids.contains(uid) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "{}{uid}", if seen_uids.is_empty() { "" } else { ", " });
+            seen_uids.insert(uid.to_owned());
         }
-    }
-    *owners = unique;
-    (!duplicates.is_empty()).then(|| {
+        is_new
+    });
+    (!seen_uids.is_empty()).then(|| {
         let when = if is_patched { " after mutating admission happens" } else { "" };
         format!(
             ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
-             reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
-            duplicates.join(", ")
+             reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {duplicates}"
         )
     })
 }
 
 /// Whether finalizers keep an object, also those in `spec` of a namespace.
 pub(super) fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -> bool {
-    let of_namespace = resource.plural == "namespaces"
+    let of_namespace = rules(resource).removal == RemovalRule::Namespace
         && object.get("spec").and_then(|spec| spec["finalizers"].as_array()).is_some_and(|all| !all.is_empty());
     ObjectMetaView::of_map(object).has_finalizers() || of_namespace
 }

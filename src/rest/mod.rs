@@ -3,17 +3,21 @@
 //! One function per verb. The order of the checks is Kubernetes' (`k8s.io/apiserver/pkg/endpoints/handlers` and
 //! `pkg/registry/generic/registry/store.go`) and is what clients see.
 
-mod api_service;
 mod bootstrap;
 mod compute;
 mod conversion;
+#[cfg(test)]
+mod cost_tests;
+mod crd_controller;
+#[cfg(test)]
+mod crd_tests;
 mod create;
-mod custom_object;
-mod definition;
-mod definition_controller;
+#[cfg(test)]
+mod custom_resource_tests;
 mod delete;
 mod delete_options;
 mod errors;
+mod leftovers;
 mod local_api_services;
 mod metadata;
 mod namespace;
@@ -21,44 +25,49 @@ mod namespace_conditions;
 mod object_publisher;
 mod object_removal;
 mod object_type;
-mod object_warnings;
 mod patch;
 mod read;
+mod removals;
 mod representation;
 mod request_body;
 mod scale;
-mod service_fields;
-mod strategy;
+mod schema_work;
 mod target;
 mod update;
-mod validation;
 mod warnings;
 mod watch;
 mod webhook_client;
 mod write_options;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
-pub use self::definition_controller::DefinitionController;
+pub use self::crd_controller::CrdController;
 pub use self::object_publisher::ObjectPublisher;
-pub use self::validation::ValidationSettings;
 pub use self::webhook_client::{WebhookCalls, WebhookClient, WebhookThread};
 pub use self::write_options::FieldValidation;
 
+use self::compute::{ComputeContext, ComputeQueue};
 use self::conversion::ObjectConverter;
 use self::errors::status_of;
+use self::removals::{RemovalTarget, Removals};
 use self::representation::{EventViewCache, OutputMediaType, ReplyContent};
 use self::target::ObjectTarget;
+use crate::authorize::CreateAuthorization;
+use crate::kinds::crd;
+use crate::kinds::custom_resource;
+use crate::kinds::selectable_fields::{declared_fields, stored_labels};
+use crate::kinds::{ValidationSettings, deprecation_warning};
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
-use crate::observe::metrics::ConversionMetrics;
+use crate::observe::metrics::{ComputeMetrics, ConversionMetrics};
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
@@ -66,6 +75,7 @@ use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_res
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::custom::CustomResource;
 use crate::resources::definition_upgrade::upgrade_stored_definition;
+use crate::route::Hand;
 use crate::storage::{KeyError, Prefix};
 use crate::watch_cache::{
     CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored, ValueUpgrade,
@@ -105,6 +115,12 @@ pub struct ApiServer {
     drain: Drain,
     event_views: EventViewCache,
     converter: ObjectConverter,
+    /// Names of the CustomResourceDefinitions with rules, which are not enforced.
+    unenforced: Arc<Mutex<BTreeSet<String>>>,
+    removals: Removals,
+    /// Prefixes of objects whose definition does not exist.
+    orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
+    compute: ComputeQueue,
 }
 
 /// A request for objects, with the whole body.
@@ -117,6 +133,12 @@ pub struct ApiRequest<'r> {
     pub headers: &'r HeaderMap,
     /// The body, at most [`MAX_BODY_BYTES`].
     pub body: Bytes,
+    /// Whether the request may create an object, whatever its verb is.
+    pub creation: &'r CreateAuthorization<'r>,
+    /// The user, who shares compute threads with others.
+    pub hand: Hand,
+    /// When the request is given up.
+    pub deadline: Option<Instant>,
 }
 
 /// A request that failed.
@@ -152,7 +174,16 @@ impl ApiServer {
             drain,
             event_views: EventViewCache::default(),
             converter: ObjectConverter::default(),
+            unenforced: Arc::default(),
+            removals: Removals::default(),
+            orphaned: Arc::default(),
+            compute: ComputeQueue::default(),
         }
+    }
+
+    /// This server with metrics of its compute threads.
+    pub fn with_compute_metrics(self, metrics: Arc<ComputeMetrics>) -> ApiServer {
+        ApiServer { compute: ComputeQueue::new(metrics), ..self }
     }
 
     /// This server with conversion of custom objects by webhooks.
@@ -183,6 +214,11 @@ impl ApiServer {
         &self.catalog
     }
 
+    /// Names of the CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
+    pub fn unenforced_definitions(&self) -> Vec<String> {
+        self.unenforced.lock().iter().cloned().collect()
+    }
+
     /// Replaces the resources of CustomResourceDefinitions. A collection whose definition is another one, or whose fields
     /// for selectors changed, is dropped: the next request makes it again.
     fn publish_custom(&self, entries: Vec<CatalogEntry>) {
@@ -192,8 +228,7 @@ impl ApiServer {
         for (name, (custom, resource)) in custom_resources(&before) {
             let is_same = served.get(name).is_some_and(|(now, new_resource)| {
                 Arc::ptr_eq(new_resource, resource)
-                    || now.uid == custom.uid
-                        && strategy::stored_fields(new_resource) == strategy::stored_fields(resource)
+                    || now.uid == custom.uid && stored_labels(new_resource) == stored_labels(resource)
             });
             if !is_same && let Ok(prefix) = resource_prefix(resource) {
                 self.collections.remove(&prefix);
@@ -203,7 +238,7 @@ impl ApiServer {
     }
 
     /// Whether the server has resources of its own in a group. Definitions of such a group are not served.
-    fn has_builtin_group(&self, group: &str) -> bool {
+    pub fn has_builtin_group(&self, group: &str) -> bool {
         self.settings.catalog.entries().iter().any(|entry| entry.kind.resource.group == group)
     }
 
@@ -245,7 +280,9 @@ impl ApiServer {
         notifier: &Notifier,
     ) -> Result<Response<Body>, FailedRequest> {
         let mut warnings = Vec::new();
-        match self.call_verb(request, notifier, &mut warnings).await {
+        let context = ComputeContext::new(&self.compute, Some(request.hand), request.deadline);
+        let _cancel = context.cancel_on_drop();
+        match context.scope(Box::pin(self.call_verb(request, notifier, &mut warnings))).await {
             Ok(mut response) => {
                 warnings::add_warnings(response.headers_mut(), &warnings);
                 Ok(response)
@@ -262,9 +299,9 @@ impl ApiServer {
     ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
         let collection = self.collection(&target.kind.resource)?;
-        custom_object::compile_schemas(&target.kind).await?;
+        let _schemas = schema_work::compile_schemas(&target.kind).await?;
         let verb = &*request.info.verb;
-        warnings.extend(strategy::deprecation_warning(&target.kind).map(str::to_owned));
+        warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
         if let Some(kind) = scale::scale_kind().filter(|_| target.subresource == "scale") {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = scale::scale(self, &collection, &target, kind, request, warnings).await?;
@@ -280,7 +317,7 @@ impl ApiServer {
             "patch" => patch::patch(self, &collection, &target, request, warnings).await?,
             "delete" => delete::delete(self, &collection, &target, request).await?,
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
-            _ => return Err(target.method_not_allowed()),
+            _ => return Err(target.method_not_allowed(verb)),
         };
         let content = self.converter.convert_reply(&target.kind, &collection, reply.content).await?;
         representation::respond(&target.kind, media_type, reply.code, content).await
@@ -291,21 +328,25 @@ impl ApiServer {
         self.collection(builtin_kinds().resource(group, plural)?).ok()
     }
 
+    /// Tells removals that an object was removed by a client: what is left may be removable now.
+    fn note_removed(&self, target: &ObjectTarget<'_>) {
+        if self.removals.is_empty() {
+            return;
+        }
+        self.removals.note_progress(&RemovalTarget::Namespace(target.namespace.to_owned()));
+        if let Some(custom) = &target.kind.resource.custom {
+            self.removals.note_progress(&RemovalTarget::Definition(custom.uid.clone()));
+        }
+    }
+
     /// The collection of a resource.
     fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
         let resource = stored_resource(resource);
         let prefix = resource_prefix(resource);
         let prefix = prefix.map_err(Status::internal_error)?;
-        let declare = |name: &str| match name {
-            // `ToSelectableFields` in `pkg/registry/core/event/strategy.go`.
-            "source" if resource.custom.is_none() => {
-                DeclaredField::new(name, &["source.component", "reportingComponent"])
-            }
-            name => DeclaredField::new(name, &[name]),
-        };
-        let fields: Arc<[DeclaredField]> = strategy::stored_fields(resource).into_iter().map(declare).collect();
-        let upgrade = definition::is_definition(resource).then_some(upgrade_stored_definition as ValueUpgrade);
-        let repair = resource.custom.is_some().then_some(custom_object::repair_metadata as ValueUpgrade);
+        let fields: Arc<[DeclaredField]> = declared_fields(resource).into();
+        let upgrade = crd::is_crd(resource).then_some(upgrade_stored_definition as ValueUpgrade);
+        let repair = resource.custom.is_some().then_some(custom_resource::repair_metadata as ValueUpgrade);
         Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade, repair }))
     }
 }
@@ -331,13 +372,15 @@ fn resource_prefix(resource: &Resource) -> Result<Prefix, KeyError> {
 /// 500 for a value that cannot be read.
 async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
     let (size, stored) = (stored.bytes().len(), stored.clone());
-    let parse = move || {
-        let object = serde_json::from_slice(&stored.versioned().concat());
-        object.map_err(|error| {
-            Status::internal_error(format_args!("stored object {} cannot be parsed: {error}", stored.key()))
-        })
-    };
-    compute::run_sized(size, parse).await?
+    compute::run_sized(size, move || parse_stored_object(&stored)).await?
+}
+
+/// As [`stored_object`], on this thread.
+fn parse_stored_object(stored: &Stored) -> Result<Map<String, Value>, Status> {
+    let object = serde_json::from_slice(&stored.versioned().concat());
+    object.map_err(|error| {
+        Status::internal_error(format_args!("stored object {} cannot be parsed: {error}", stored.key()))
+    })
 }
 
 /// Maps an error of the watch cache for an object of `target`.

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use serde_json::{Map, Value, json};
 
+use super::compute::{MAX_INLINE_BYTES, run_sized};
 use super::delete_options::DeleteOptions;
 use super::representation::ReplyObject;
 use super::target::ObjectTarget;
-use super::{cache_error, definition, metadata, stored_object};
+use super::{cache_error, metadata, schema_work, stored_object};
+use crate::kinds::crd::{self, is_crd};
+use crate::kinds::{RemovalRule, custom_resource, rules};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::change_metadata;
@@ -42,17 +45,14 @@ pub(super) async fn remove(
     let key = target.key(collection)?;
     loop {
         check_preconditions(target, &current, options)?;
-        let object = match stored_object(&current).await {
-            Ok(object) => Some(object),
-            // A value that cannot be read has nothing that its deletion waits for.
-            Err(_) if current.defect().is_some() => None,
-            Err(status) => return Err(status),
+        let object = match needs_object(target, &current) {
+            true => Some(stored_object(&current).await?),
+            false => None,
         };
         let is_marked = current.metadata().deletion_timestamp.is_some();
         // The objects of a definition are deleted first.
         let is_gone = object.as_ref().is_none_or(|object| {
-            !metadata::has_finalizers(&target.kind.resource, object)
-                && (is_marked || !definition::is_definition(&target.kind.resource))
+            !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
         });
         if is_marked && !is_gone {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
@@ -67,11 +67,20 @@ pub(super) async fn remove(
                 deleted.map(|revision| Removed::Gone(current.clone(), revision))
             }
             Some(mut object) => {
-                mark(target, &mut object);
+                let owned = target.to_owned_target();
+                let write = move || {
+                    let target = owned.target();
+                    custom_resource::rewrite_stored(&target.kind, &mut object);
+                    mark(&target, &mut object);
+                    let value = write_stored_json(&object).bytes;
+                    (object, value)
+                };
+                // Schemas are needed, and may have to be compiled.
+                let schema_work = if target.kind.version.custom().is_some() { MAX_INLINE_BYTES } else { 0 };
+                let (object, value) = run_sized(current.bytes().len() + schema_work, write).await?;
                 if options.is_dry_run {
                     return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
                 }
-                let value = write_stored_json(&object).bytes;
                 let stored = collection.update(&key, current.revision(), value.into(), None).await;
                 stored.map(|stored| Removed::Marked(ReplyObject::stored(stored)))
             }
@@ -84,14 +93,27 @@ pub(super) async fn remove(
     }
 }
 
+/// Whether the deletion of an object depends on more than its metadata. A value that cannot be read has nothing that its
+/// deletion waits for.
+fn needs_object(target: &ObjectTarget<'_>, current: &Stored) -> bool {
+    let resource = &target.kind.resource;
+    let has_rules = rules(resource).removal != RemovalRule::Alone;
+    current.defect().is_none() && (has_rules || !current.metadata().finalizers.is_empty())
+}
+
 /// Deletes objects of a collection, several at a time. The results are in the order of `objects`, as of one deletion
 /// after another, without those of objects that were gone already.
-pub(super) fn remove_all<'r>(
+///
+/// # Errors
+/// 500 if the schemas of the kind cannot be compiled.
+pub(super) async fn remove_all<'r>(
     collection: &'r ResourceCollection,
     kind: &'r ServedKind,
     objects: Vec<Arc<Stored>>,
     options: &'r DeleteOptions,
-) -> impl Stream<Item = Result<(Arc<Stored>, Removed), Status>> + 'r {
+) -> Result<impl Stream<Item = Result<(Arc<Stored>, Removed), Status>> + 'r, Status> {
+    // Once, not by each of the deletions that are made at a time.
+    let schemas = if objects.is_empty() { Vec::new() } else { schema_work::compile_schemas(kind).await? };
     let removals = objects.into_iter().map(move |object| async move {
         let (namespace, name) = (object.namespace(), object.name().into());
         let target = ObjectTarget { kind: kind.clone(), namespace, name, subresource: "" };
@@ -99,17 +121,20 @@ pub(super) fn remove_all<'r>(
         Ok((object.clone(), removed))
     });
     let removed = stream::iter(removals).buffered(CONCURRENT_DELETIONS);
-    removed.filter(|removed| ready(!matches!(removed, Err(Status { code: 404, .. }))))
+    Ok(removed.filter(move |removed| {
+        let _held = &schemas;
+        ready(!matches!(removed, Err(Status { code: 404, .. })))
+    }))
 }
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
-    let is_namespace = target.kind.resource.plural == "namespaces";
-    let is_definition = definition::is_definition(&target.kind.resource);
+    let removal = target.rules().removal;
+    let (is_namespace, is_crd) = (removal == RemovalRule::Namespace, removal == RemovalRule::CustomResourceDefinition);
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
         // `REST.Delete` in apiextensions-apiserver's `pkg/registry/customresourcedefinition/etcd.go`.
-        if is_definition {
+        if is_crd {
             return;
         }
         if !is_namespace {
@@ -119,8 +144,8 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
             metadata.insert("generation".to_owned(), json!(generation + 1));
         }
     });
-    if is_definition {
-        definition::mark(object, &metadata::now());
+    if is_crd {
+        crd::mark(object, &metadata::now());
     }
     if is_namespace {
         let status = object.entry("status").or_insert_with(|| json!({}));
@@ -132,7 +157,7 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
     let resource = &target.kind.resource;
     let conflict = |what: &str, wanted: &str, found: &str, then: &str| {
-        if definition::is_definition(resource) {
+        if is_crd(resource) {
             let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
             return Err(Status::conflict(&resource.group, &resource.plural, &target.name, why));
         }
@@ -150,4 +175,60 @@ fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &De
         return conflict("ResourceVersion", wanted, &version, "modified");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::stream::TryStreamExt as _;
+
+    use super::*;
+    use crate::resources::custom::testing::served_kind;
+    use crate::storage::{Expect, MemoryStore, Mutation, Prefix, Store as _};
+    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits, ListQuery};
+
+    #[tokio::test]
+    async fn removal_of_custom_objects_compiles_schemas_once_and_before() {
+        let names = json!({"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"});
+        let version = |name: &str| {
+            let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+            json!({"name": name, "served": true, "storage": name == "v2", "schema": schema})
+        };
+        let kind = served_kind(&json!({
+            "metadata": {"name": "as.b.io"},
+            "spec": {"group": "b.io", "names": names, "scope": "Cluster", "versions": [version("v1"), version("v2")]},
+            "status": {"acceptedNames": names},
+        }));
+        let (store, prefix) = (MemoryStore::new(), Prefix::parse("/registry/b.io/as/").unwrap());
+        for name in ["c", "d"] {
+            let object =
+                json!({"apiVersion": "b.io/v1", "kind": "A", "metadata": {"name": name, "finalizers": ["a.io/b"]}});
+            let put = Mutation::put(object.to_string());
+            store.commit(&prefix.key("", name).unwrap(), Expect::Absent, put).await.unwrap();
+        }
+        let collections = Collections::new(Arc::new(store), HistoryLimits::default(), Arc::new(|| 0));
+        let settings = CollectionSettings { prefix, fields: Arc::new([]), upgrade: None, repair: None };
+        let collection = collections.collection(&settings);
+        let objects = collection.list(&ListQuery::default()).await.unwrap().objects;
+        let compiled = || -> Vec<bool> {
+            let versions = &kind.resource.custom.as_ref().unwrap().versions;
+            versions.iter().map(|version| version.compiled_schema().is_some()).collect()
+        };
+        let options = DeleteOptions::default();
+        assert_eq!(compiled(), [false, false]);
+        let removals = remove_all(&collection, &kind, Vec::new(), &options).await.unwrap();
+        assert_eq!(removals.count().await, 0);
+        assert_eq!(compiled(), [false, false], "not without objects");
+        let mut removals = pin!(remove_all(&collection, &kind, objects, &options).await.unwrap());
+        assert_eq!(compiled(), [false, true]);
+        let mut marked = Vec::new();
+        while let Some((object, removed)) = removals.try_next().await.unwrap() {
+            assert!(matches!(removed, Removed::Marked(_)));
+            marked.push(object.name().to_owned());
+        }
+        assert_eq!(marked, ["c", "d"]);
+        // That of the version in which they were stored, on a compute thread.
+        assert_eq!(compiled(), [true, true]);
+    }
 }

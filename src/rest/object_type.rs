@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-use crate::kubeapi::json::write_json;
+use crate::kubeapi::json::{json_kind, number_too_large, write_json};
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_resource;
+use crate::storage::MAX_VALUE_BYTES;
 
 /// Bytes of a body that an error repeats.
 const SUMMARY_BYTES: usize = 30;
@@ -36,6 +37,8 @@ enum FoundType {
     Recognized(String, String),
     /// The same kind in another version.
     OtherVersion,
+    /// The right one, of an object that cannot be stored.
+    TooLarge,
 }
 
 impl DecodeError {
@@ -63,10 +66,16 @@ impl DecodeError {
         DecodeError { found, why: why.to_string() }
     }
 
-    /// 400 for the body of a create or update.
+    /// An error of an object that is too large with what is added to it.
+    pub(super) fn too_large() -> DecodeError {
+        DecodeError { found: FoundType::TooLarge, why: format!("limit is {MAX_VALUE_BYTES}") }
+    }
+
+    /// 400 for the body of a create or update; 413 for an object that is too large.
     pub(super) fn body_status(&self, kind: &ServedKind, body: &[u8]) -> Status {
         let (expected, why) = (&kind.resource.kind, &self.why);
         Status::bad_request(match &self.found {
+            FoundType::TooLarge => return Status::request_entity_too_large(why),
             FoundType::OtherVersion => why.clone(),
             FoundType::Recognized(found, version) => {
                 format!("{found} in version {version:?} cannot be handled as a {expected}: {why}")
@@ -78,9 +87,12 @@ impl DecodeError {
         })
     }
 
-    /// 422 for the result of a patch.
-    pub(super) fn patch_status(&self, patched: &Value) -> Status {
-        invalid_fields_status("", "", "", &[FieldError::invalid("patch", &*write_json(patched), &*self.why)])
+    /// 422 for the result of a patch, as JSON; 413 if it is too large.
+    pub(super) fn patch_status(&self, patched: &str) -> Status {
+        if matches!(self.found, FoundType::TooLarge) {
+            return Status::request_entity_too_large(&self.why);
+        }
+        invalid_fields_status("", "", "", FieldError::invalid("patch", patched, &*self.why))
     }
 }
 
@@ -119,6 +131,25 @@ pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), Dec
     };
     let version = version.to_owned();
     Err(DecodeError { found: FoundType::Recognized(found, version), why })
+}
+
+/// Refuses a number in a custom object that no float can hold. Only after `apiVersion` and `kind` it is read whole.
+///
+/// # Errors
+/// With Go's text; none for another kind of object, whose fields have types of their own.
+pub(super) fn check_custom_number(kind: &ServedKind, value: &Value, number: &str) -> Result<(), DecodeError> {
+    let Value::Object(object) = value else { return Ok(()) };
+    let text = |field: &str| match object.get(field) {
+        None | Some(Value::Null) => Some(""),
+        Some(value) => value.as_str(),
+    };
+    let (Some(_), Some(api_version), Some(found)) = (kind.version.custom(), text("apiVersion"), text("kind")) else {
+        return Ok(());
+    };
+    let version = api_version.rsplit('/').next().filter(|version| !version.is_empty());
+    let found = if found.is_empty() { &kind.resource.kind } else { found };
+    let found = FoundType::Recognized(found.to_owned(), version.unwrap_or(&kind.version.version).to_owned());
+    Err(DecodeError { found, why: number_too_large(number) })
 }
 
 /// Checks `apiVersion` of a custom object, and that it has a kind. The kind itself is a matter of validation.
@@ -166,7 +197,7 @@ fn unregistered(kind: &str, api_version: &str) -> String {
 }
 
 fn check_is_object(value: &Value) -> Result<(), DecodeError> {
-    match json_type(value) {
+    match json_kind(value) {
         "null" | "object" => Ok(()),
         found => Err(DecodeError::malformed_json(format_args!(
             "json: cannot unmarshal {found} into Go value of type {TYPE_META}"
@@ -183,7 +214,7 @@ fn type_field(object: &mut Map<String, Value>, field: &str, default: &str) -> Re
         }
         Some(other) => Err(DecodeError::malformed_json(format_args!(
             "json: cannot unmarshal {} into Go struct field .{field} of type string",
-            json_type(other)
+            json_kind(other)
         ))),
     }
 }
@@ -193,18 +224,6 @@ fn internal_package(group: &str) -> &str {
     match group.split('.').next() {
         None | Some("") => "core",
         Some(first) => first,
-    }
-}
-
-/// Go's word for the type of a JSON value.
-pub(super) fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

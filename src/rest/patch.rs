@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::compute::run_sized;
+use super::compute::{WorkLimit, map_size, run_limited, run_sized};
 use super::representation::ReplyContent;
 use super::request_body::{BodyFindings, DecodedObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body};
+use crate::kubeapi::json::write_json;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use crate::resources::ServedKind;
@@ -59,16 +60,14 @@ pub(super) async fn patch(
     let patch = RequestPatch::parse(request, &target.kind, options.validation).await?;
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
-        let mut object = api.converter.served_object(&target.kind, collection, &current).await?;
-        convert_from_stored(&target.kind.resource, &mut object);
-        let decoded = patch.apply(Value::Object(object), current.bytes().len()).await?;
+        let object = api.converter.served_object(&target.kind, collection, &current).await?;
+        let decoded = patch.apply(object).await?;
         let mut object = decoded.object;
         warnings.extend(decoded.warnings);
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &object)?;
-        warnings.extend(metadata::deduplicate_owners(&mut object, true));
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
-        match replace(api, collection, target, &current, object, write, warnings).await? {
+        match replace(api, collection, target, &current, Arc::new(object), write, warnings).await? {
             Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),
             Replaced::Conflict(now) => old = now,
         }
@@ -119,16 +118,19 @@ impl RequestPatch {
     /// Applies the patch, on a compute thread if it or the object is large.
     ///
     /// # Errors
-    /// 400 and 422 for a patch that does not apply or makes something else of the object.
-    pub(super) async fn apply(&self, object: Value, object_size: usize) -> Result<DecodedObject, Status> {
+    /// 400 and 422 for a patch that does not apply or makes something else of the object, 504 for one that takes too long.
+    pub(super) async fn apply(&self, mut object: Map<String, Value>) -> Result<DecodedObject, Status> {
         let (patch, findings, validation) = (self.patch.clone(), self.findings.clone(), self.validation);
         let kind = self.kind.clone();
-        let apply = move || {
-            let patched = patch.apply(&kind, object).map_err(|error| error.status())?;
-            let checked = request_body::check_object(&kind, patched.clone(), BodyFindings::Texts(findings), validation);
-            checked.map_err(|error| error.patch_status(&patched))
+        let size = self.size + map_size(&object);
+        let apply = move |limit: &WorkLimit| {
+            convert_from_stored(&kind.resource, &mut object);
+            let patched = patch.apply(&kind, object, &|| limit.is_over()).map_err(|error| error.status())?;
+            let text = write_json(&patched);
+            let checked = request_body::check_object(&kind, patched, BodyFindings::Texts(findings), validation);
+            Ok(checked.map_err(|error| error.patch_status(&text))?.with_unique_owners(true))
         };
-        run_sized(self.size + object_size, apply).await?
+        run_limited(size, apply).await?
     }
 }
 
@@ -147,11 +149,17 @@ impl ObjectPatch {
         parsed.map_err(|error| error.status())
     }
 
-    fn apply(&self, kind: &ServedKind, object: Value) -> Result<Value, PatchError> {
-        match (self, object) {
-            (ObjectPatch::Json(patch), object) => patch.apply(object),
-            (ObjectPatch::Merge(patch), Value::Object(object)) => Ok(Value::Object(patch.apply(object))),
-            (ObjectPatch::Strategic(patch), Value::Object(object)) => {
+    /// The object with the patch, unless `is_over` says that it takes too long.
+    fn apply(
+        &self,
+        kind: &ServedKind,
+        object: Map<String, Value>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Value, PatchError> {
+        match self {
+            ObjectPatch::Json(patch) => patch.apply_unless(Value::Object(object), is_over),
+            ObjectPatch::Merge(patch) => Ok(Value::Object(patch.apply(object))),
+            ObjectPatch::Strategic(patch) => {
                 let schema = kind
                     .version
                     .message()
@@ -159,7 +167,6 @@ impl ObjectPatch {
                     .ok_or_else(|| PatchError::Unmergeable(format!("{} has no schema", kind.resource.kind)))?;
                 patch.apply(object, schema).map(Value::Object)
             }
-            (_, object) => Ok(object),
         }
     }
 }
@@ -177,5 +184,5 @@ fn unsupported_patch(media_type: &str, is_custom: bool) -> Status {
         }
         false => "415: Unsupported Media Type",
     });
-    status.with_details(StatusDetails::default())
+    if is_custom { status } else { status.with_details(StatusDetails::default()) }
 }

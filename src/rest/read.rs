@@ -2,11 +2,11 @@
 
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error, strategy};
+use super::{ApiRequest, ApiServer, cache_error};
+use crate::kinds::selectable_fields::resolve_label;
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
 use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
-use crate::resources::builtin::event_conversion::stored_field_name;
 use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
 /// Handles the verb get: returns the object.
@@ -87,17 +87,10 @@ pub(super) fn selection(
     target: &ObjectTarget<'_>,
     options: &ListOptions,
 ) -> Result<Selection, Status> {
-    let own_fields = strategy::selectable_fields(&target.kind);
-    let is_selectable = |field: &str| {
-        field == "metadata.name"
-            || (field == "metadata.namespace" && target.kind.resource.is_namespaced)
-            || own_fields.contains(&field)
-    };
-    options.check_fields(is_selectable, target.kind.resource.custom.is_some() || !own_fields.is_empty())?;
-    let declared = collection.declared_fields();
     let mut fields = options.field_selector.clone();
     for term in &mut fields.terms {
-        term.field = stored_field_name(&target.kind.resource, &term.field);
+        term.field = resolve_label(&target.kind, &term.field).map_err(Status::bad_request)?;
     }
+    let declared = collection.declared_fields();
     Selection::new(options.label_selector.clone(), &fields, declared).map_err(|error| cache_error(target, error))
 }

@@ -7,12 +7,16 @@ use serde_json::{Map, Value};
 
 use super::ApiRequest;
 use super::compute::run_sized;
-use super::object_type::{DecodeError, check_type};
+use super::metadata::deduplicate_owners;
+use super::object_type::{DecodeError, check_custom_number, check_type};
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
-use super::{custom_object, strategy};
+use crate::kinds::custom_resource::{self, CustomDecodeError};
+use crate::kinds::rules;
 use crate::kubeapi::Status;
-use crate::kubeapi::json::{JsonFindings, read_json, strict_messages};
+use crate::kubeapi::json::{
+    JsonFindings, is_costly_beyond, json_size, number_too_large, read_untyped_json, strict_messages, write_json,
+};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::yaml::read_yaml;
@@ -20,11 +24,20 @@ use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 use crate::resources::{ObjectFormat, ServedKind};
 use crate::schema::unknown_field_message;
+use crate::storage::MAX_VALUE_BYTES;
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {
     pub(super) object: Map<String, Value>,
     pub(super) warnings: Vec<String>,
+}
+
+impl DecodedObject {
+    /// The object without owner references that occur twice, with a warning about them.
+    pub(super) fn with_unique_owners(mut self, is_patched: bool) -> DecodedObject {
+        self.warnings.extend(deduplicate_owners(&mut self.object, is_patched));
+        self
+    }
 }
 
 /// What reading a body found, besides its value.
@@ -36,6 +49,14 @@ pub(super) enum BodyFindings {
 }
 
 impl BodyFindings {
+    /// The first number of the body that is too large for a float.
+    fn too_large(&self) -> Option<&str> {
+        match self {
+            BodyFindings::Json(_, findings) => findings.too_large.as_deref(),
+            BodyFindings::Texts(_) => None,
+        }
+    }
+
     /// The texts of strict decoding about the findings and unknown fields.
     fn messages(self, unknown: &[String]) -> Vec<String> {
         match self {
@@ -67,7 +88,8 @@ pub(super) async fn decode(
     let (kind, media_type, body) = (target.kind.clone(), media_type(request.headers), request.body.clone());
     run_sized(body.len(), move || {
         let (value, findings) = read_value(&media_type, &body, &kind)?;
-        check_object(&kind, value, findings, validation).map_err(|error| error.body_status(&kind, &body))
+        let decoded = check_object(&kind, value, findings, validation);
+        Ok(decoded.map_err(|error| error.body_status(&kind, &body))?.with_unique_owners(false))
     })
     .await?
 }
@@ -77,7 +99,8 @@ fn read_value(media_type: &str, body: &Bytes, kind: &ServedKind) -> Result<(Valu
     let malformed = |error: DecodeError| error.body_status(kind, body);
     match media_type {
         "" | "application/json" => {
-            let (value, findings) = read_json(body).map_err(|error| malformed(DecodeError::malformed_json(error)))?;
+            let read = read_untyped_json(body);
+            let (value, findings) = read.map_err(|error| malformed(DecodeError::malformed_json(error)))?;
             Ok((value, BodyFindings::Json(body.clone(), findings)))
         }
         "application/yaml" => {
@@ -115,15 +138,32 @@ pub(super) fn check_object(
     findings: BodyFindings,
     validation: FieldValidation,
 ) -> Result<DecodedObject, DecodeError> {
+    let too_large = findings.too_large().map(str::to_owned);
+    if let Some(number) = &too_large {
+        check_custom_number(kind, &value, number)?;
+    }
     check_type(kind, &mut value)?;
     let unknown = match &kind.version.format {
-        ObjectFormat::Custom(version) => {
-            custom_object::decode(version, &mut value).map_err(|error| DecodeError::of_kind(kind, error))?
-        }
+        ObjectFormat::Custom(version) => custom_resource::decode(version, &mut value).map_err(|error| match error {
+            CustomDecodeError::Malformed(why) => DecodeError::of_kind(kind, why),
+            CustomDecodeError::TooLarge => DecodeError::too_large(),
+        })?,
         &ObjectFormat::Builtin(message, _) => {
+            // What is not written in a body is added to it: empty structs, and defaults.
+            let given_size = json_size(&value);
             let unknown = normalize(&builtin_kinds().messages, message, &mut value);
-            let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
+            let unknown = unknown.map_err(|error| match &too_large {
+                Some(number) => DecodeError::of_kind(kind, error.to_string().replace(&placeholder(), number)),
+                None => DecodeError::of_kind(kind, error),
+            })?;
+            // A field that is unknown was removed.
+            if let Some(number) = too_large.filter(|_| contains_placeholder(&value)) {
+                return Err(DecodeError::of_kind(kind, number_too_large(&number)));
+            }
             set_defaults(&builtin_kinds().messages, message, &mut value);
+            if json_size(&value) > given_size + MAX_VALUE_BYTES {
+                return Err(DecodeError::too_large());
+            }
             unknown
         }
     };
@@ -135,10 +175,14 @@ pub(super) fn check_object(
         }
         None => findings.messages(&unknown),
     };
+    // Before copies are made of it. Others are validated first, as upstream.
+    if is_costly_beyond(&value, MAX_VALUE_BYTES) {
+        return Err(DecodeError::too_large());
+    }
     let Value::Object(mut object) = value else {
         return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };
-    strategy::convert_string_data(&kind.resource, &mut object);
+    (rules(&kind.resource).convert_body)(&mut object);
     convert_to_stored(&kind.resource, &mut object);
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
@@ -149,6 +193,20 @@ pub(super) fn check_object(
         FieldValidation::Warn => findings.iter().flat_map(|finding| warning_lines(finding)).collect(),
     };
     Ok(DecodedObject { object, warnings })
+}
+
+/// What stands for a number that is too large, as errors show it.
+fn placeholder() -> String {
+    write_json(&f64::MAX.into())
+}
+
+fn contains_placeholder(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_f64() && number.as_f64() == Some(f64::MAX),
+        Value::Array(items) => items.iter().any(contains_placeholder),
+        Value::Object(fields) => fields.values().any(contains_placeholder),
+        _ => false,
+    }
 }
 
 /// The lines of a finding that can be headers: those of YAML come after a heading.

@@ -11,7 +11,8 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body};
+use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
@@ -97,7 +98,10 @@ pub(super) async fn scale(
     for _ in 0..ATTEMPTS {
         let mut object = api.converter.served_object(&target.kind, collection, &current).await?;
         let decoded = match &patch {
-            Some(patch) => patch.apply(read_scale(paths, &object).map_err(Status::bad_request)?, 0).await?,
+            Some(patch) => {
+                let scale = read_scale(paths, &object).map_err(Status::bad_request)?;
+                patch.apply(scale.as_object().cloned().unwrap_or_default()).await?
+            }
             None => request_body::decode(request, &of_scale, options.validation).await?,
         };
         warnings.extend(decoded.warnings);
@@ -120,7 +124,7 @@ pub(super) async fn scale(
             metadata.insert("resourceVersion".to_owned(), version.into());
         }
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: !is_conditional };
-        match replace(api, collection, &of_object, &current, object, write, warnings).await? {
+        match replace(api, collection, &of_object, &current, Arc::new(object), write, warnings).await? {
             Replaced::Done(ReplyObject::Stored(stored, _)) => {
                 let object = api.converter.served_object(&target.kind, collection, &stored).await?;
                 return read_scale(paths, &object).map(reply).map_err(Status::bad_request);
@@ -140,7 +144,7 @@ fn reply(scale: Value) -> VerbReply {
 }
 
 fn has_replicas(paths: &ScalePaths, object: &Map<String, Value>) -> bool {
-    custom_object::read_scale_fields(paths, object).is_ok_and(|fields| fields.spec_replicas.is_some())
+    custom_resource::read_scale_fields(paths, object).is_ok_and(|fields| fields.spec_replicas.is_some())
 }
 
 /// The `Scale` of an object; without `spec.replicas` if they are 0, as Go encodes it.
@@ -148,7 +152,7 @@ fn has_replicas(paths: &ScalePaths, object: &Map<String, Value>) -> bool {
 /// # Errors
 /// A field has the wrong type; with Go's text.
 fn read_scale(paths: &ScalePaths, object: &Map<String, Value>) -> Result<Value, String> {
-    let fields = custom_object::read_scale_fields(paths, object)?;
+    let fields = custom_resource::read_scale_fields(paths, object)?;
     let null = Value::Null;
     let metadata = object.get("metadata").unwrap_or(&null);
     let mut scale = json!({

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::kubeapi::{RequestInfo, Status};
+use crate::kinds::{KindRules, RemovalRule, rules};
+use crate::kubeapi::{GoQuoted, RequestInfo, Status};
 use crate::resources::ServedKind;
-use crate::resources::catalog::ResourceCatalog;
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::storage::Key;
 use crate::watch_cache::ResourceCollection;
 
@@ -19,7 +20,37 @@ pub(super) struct ObjectTarget<'r> {
     pub(super) subresource: &'r str,
 }
 
+/// A target with its own texts, for work on a compute thread.
+#[derive(Clone)]
+pub(super) struct OwnedTarget {
+    kind: ServedKind,
+    namespace: String,
+    name: String,
+    subresource: String,
+}
+
+impl OwnedTarget {
+    pub(super) fn target(&self) -> ObjectTarget<'_> {
+        ObjectTarget {
+            kind: self.kind.clone(),
+            namespace: &self.namespace,
+            name: Cow::Borrowed(&self.name),
+            subresource: &self.subresource,
+        }
+    }
+}
+
 impl<'r> ObjectTarget<'r> {
+    /// The target with its own texts.
+    pub(super) fn to_owned_target(&self) -> OwnedTarget {
+        OwnedTarget {
+            kind: self.kind.clone(),
+            namespace: self.namespace.to_owned(),
+            name: self.name.clone().into_owned(),
+            subresource: self.subresource.to_owned(),
+        }
+    }
+
     /// Determines the object or collection that the request is for.
     ///
     /// # Errors
@@ -30,16 +61,16 @@ impl<'r> ObjectTarget<'r> {
         let ServedKind { resource, version } = &entry.kind;
         // `/api/v1/namespaces/x` is in the namespace `x` for authorization, and cluster-scoped for storage.
         let namespace = if resource.is_namespaced { info.namespace } else { "" };
-        let is_own_namespace = resource.plural == "namespaces" && info.namespace == &*info.name;
+        let is_own_namespace = rules(resource).removal == RemovalRule::Namespace && info.namespace == &*info.name;
         if !resource.is_namespaced && !info.namespace.is_empty() && !is_own_namespace {
             return Err(Status::not_found());
         }
         let subresource = info.subresource;
-        if !subresource.is_empty() && version.subresource(subresource).is_none() {
-            return Err(match entry.is_custom() {
-                true => Status::object_not_found(&resource.group, &resource.plural, &info.name),
-                false => Status::not_found(),
-            });
+        if !subresource.is_empty() && entry.is_custom() && version.subresource(subresource).is_none() {
+            return Err(Status::object_not_found(&resource.group, &resource.plural, &info.name));
+        }
+        if !entry.is_custom() && !has_route(entry, info) {
+            return Err(Status::not_found());
         }
         // The name of a list or watch comes from its field selector, which selects by itself.
         let is_collection = matches!(&*info.verb, "list" | "watch" | "deletecollection");
@@ -48,24 +79,46 @@ impl<'r> ObjectTarget<'r> {
         if needs_namespace && info.verb != "create" {
             return Err(Status::not_found());
         }
+        // Those of a definition have no routes: a path without the namespace is of no resource.
+        if entry.is_custom()
+            && resource.is_namespaced
+            && namespace.is_empty()
+            && !matches!(&*info.verb, "list" | "watch")
+        {
+            return Err(Status::not_found());
+        }
         let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
         let target = ObjectTarget { kind: entry.kind.clone(), namespace, name, subresource };
         let verbs = if subresource.is_empty() { entry.answered_verbs() } else { entry.subresource_verbs(subresource) };
         // A collection is deleted in one namespace at a time.
         let is_one_collection = info.verb != "deletecollection" || !resource.is_namespaced || !namespace.is_empty();
         let has_place = needs_name != target.name.is_empty() && is_one_collection;
+        if entry.is_custom() && (needs_namespace || !is_one_collection) {
+            return Err(Status::not_found());
+        }
         if verbs.contains(&&*info.verb) && !needs_namespace && has_place {
             return Ok(target);
         }
         if !entry.is_stored() {
             return Err(Status::method_not_allowed(entry.why_not_stored()));
         }
-        Err(target.method_not_allowed())
+        Err(target.method_not_allowed(&info.verb))
     }
 
-    /// 405 with Kubernetes' text.
-    pub(super) fn method_not_allowed(&self) -> Status {
-        Status::method_not_allowed("the server does not allow this method on the requested resource")
+    /// The rules of the kind.
+    pub(super) fn rules(&self) -> &'static KindRules {
+        rules(&self.kind.resource)
+    }
+
+    /// 405 with Kubernetes' text, which is another one for custom resources (`NewMethodNotSupported`).
+    pub(super) fn method_not_allowed(&self, verb: &str) -> Status {
+        let resource = &self.kind.resource;
+        if resource.custom.is_none() {
+            return Status::method_not_allowed("the server does not allow this method on the requested resource");
+        }
+        let qualified = format!("{}.{}", resource.plural, resource.group);
+        Status::method_not_allowed(format!("{verb} is not supported on resources of kind {}", GoQuoted(&qualified)))
+            .with_resource(&resource.group, &resource.plural, "")
     }
 
     /// 404 for an object that does not exist.
@@ -87,5 +140,78 @@ impl<'r> ObjectTarget<'r> {
     /// 400 for a name that cannot be part of a key.
     pub(super) fn key(&self, collection: &ResourceCollection) -> Result<Key, Status> {
         self.key_of(collection, self.namespace, &self.name)
+    }
+}
+
+/// Whether a kube-apiserver has a route for a path of a built-in resource, whatever the method: one for each subresource,
+/// and `/api/v1/watch/…` for the objects alone.
+fn has_route(entry: &CatalogEntry, info: &RequestInfo<'_>) -> bool {
+    let is_served = info.subresource.is_empty() || !entry.subresource_verbs(info.subresource).is_empty();
+    let ends_there = info.parts.split('/').count() <= 3;
+    is_served && ends_there && info.verb != "proxy" && (info.verb != "watch" || info.subresource.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query, StatusDetails};
+
+    fn code(method: &str, path: &str) -> (u16, String) {
+        let catalog = ResourceCatalog::new(|_| true);
+        let path = CanonicalPath::parse(path).unwrap();
+        let query = Query::parse("");
+        let info = RequestInfo::parse(&Method::from_bytes(method.as_bytes()).unwrap(), &path, &query).unwrap();
+        match ObjectTarget::parse(&catalog, &info) {
+            Ok(_) => (200, String::new()),
+            Err(status) => {
+                assert_eq!(status.details.as_deref(), Some(&StatusDetails::default()), "{}", path.decoded());
+                (status.code, format!("{}: {}", status.reason, status.message))
+            }
+        }
+    }
+
+    /// As a kube-apiserver answers them.
+    #[test]
+    fn subresource_that_is_not_served_is_not_found() {
+        let not_found = (404, "NotFound: the server could not find the requested resource".to_owned());
+        let not_allowed =
+            (405, "MethodNotAllowed: the server does not allow this method on the requested resource".to_owned());
+        for (method, path) in [
+            ("POST", "/api/v1/namespaces/n/serviceaccounts/s/token"),
+            ("GET", "/api/v1/namespaces/n/pods/p/log"),
+            ("POST", "/api/v1/namespaces/n/pods/p/exec"),
+            ("GET", "/api/v1/namespaces/n/pods/p/exec"),
+            ("POST", "/api/v1/namespaces/n/pods/p/eviction"),
+            ("GET", "/apis/apps/v1/namespaces/n/deployments/d/scale"),
+            ("PUT", "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval"),
+            ("GET", "/api/v1/namespaces/n/services/s/proxy/path"),
+            ("GET", "/api/v1/namespaces/n/configmaps/c/status"),
+            ("DELETE", "/api/v1/namespaces/n/configmaps/c/other"),
+            ("GET", "/api/v1/namespaces/n/services/s/status/more"),
+            ("GET", "/api/v1/watch/namespaces/n/services/s/status"),
+            ("GET", "/api/v1/proxy/namespaces/n/services/s"),
+        ] {
+            assert_eq!(code(method, path), not_found, "{method} {path}");
+        }
+        for (method, path) in [
+            ("DELETE", "/api/v1/namespaces/n/services/s/status"),
+            ("POST", "/api/v1/namespaces/n/services/s/status"),
+            ("POST", "/api/v1/configmaps"),
+            ("PUT", "/api/v1/namespaces/n/configmaps"),
+            ("POST", "/api/v1/namespaces/n/configmaps/c"),
+            ("DELETE", "/api/v1/configmaps"),
+        ] {
+            assert_eq!(code(method, path), not_allowed, "{method} {path}");
+        }
+        for (method, path) in [
+            ("PUT", "/api/v1/namespaces/n/services/s/status"),
+            ("PUT", "/api/v1/namespaces/n/finalize"),
+            ("GET", "/api/v1/watch/namespaces/n/services/s"),
+            ("GET", "/api/v1/watch/configmaps"),
+        ] {
+            assert_eq!(code(method, path).0, 200, "{method} {path}");
+        }
     }
 }

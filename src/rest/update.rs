@@ -5,17 +5,19 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::compute::{WorkLimit, map_size, run_counted, run_limited};
+use super::conversion::local_bytes;
 use super::create::{store_new, time_to_live};
-use super::object_warnings::object_warnings;
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::validation::validate_replacement;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, strategy};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, schema_work};
+use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::list_options::parse_uint64;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use crate::storage::Key;
 use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Replaces an object with the one in the body.
@@ -35,22 +37,30 @@ pub(super) async fn update(
     warnings.extend(decoded.warnings);
     metadata::set_namespace(target, &mut object)?;
     metadata::check_name(target, &object)?;
-    warnings.extend(metadata::deduplicate_owners(&mut object, false));
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    let mut object = Arc::new(object);
+    let is_conditional = !matches!(ObjectMetaView::of_map(&object).resource_version(), "" | "0");
     loop {
         let Some(current) = old else {
-            if !strategy::creates_on_update(&target.kind.resource) || !target.subresource.is_empty() {
+            if !target.rules().creates_on_update {
+                return Err(target.not_found());
+            }
+            check_uid(target, (&key, ""), &object)?;
+            if !target.subresource.is_empty() {
                 return Err(target.not_found());
             }
             if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
                 return Err(target.not_found());
             }
-            let object = store_new(api, collection, target, object, options.is_dry_run, warnings).await?;
+            let write = (options.is_dry_run, request.creation);
+            let object = store_new(api, collection, target, object, write, warnings).await?;
             return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) });
         };
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
-        match replace(api, collection, target, &current, object.clone(), write, warnings).await? {
+        // A large object is not kept without need.
+        let replacing = if is_conditional { std::mem::take(&mut object) } else { object.clone() };
+        match replace(api, collection, target, &current, replacing, write, warnings).await? {
             Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),
             // Only an update without a resourceVersion is tried again.
             Replaced::Conflict(now) => old = now,
@@ -84,44 +94,56 @@ pub(super) async fn replace(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     old: &Arc<Stored>,
-    mut object: Map<String, Value>,
+    object: Arc<Map<String, Value>>,
     options: ReplacementOptions,
     warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
-    let old_object = api.converter.served_object(&target.kind, collection, old).await?;
-    let is_conditional = check_version(target, old, &mut object)?;
-    // Of a patch, the uid is validated as any other field.
-    if !options.is_patch {
-        check_uid(target, old, &object)?;
-    }
-    metadata::fill_replacement(target, &old_object, &mut object);
-    strategy::begin_update(&target.kind.resource, target.subresource, &old_object, &mut object)?;
-    strategy::prepare_replacement(&target.kind, target.subresource, &old_object, &mut object);
-    validate_replacement(&api.settings.validation, target, &old_object, &object)?;
-    warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
-    let value = api.converter.stored_bytes(&target.kind, &object).await?;
+    let old_object = Arc::new(api.converter.served_object(&target.kind, collection, old).await?);
+    let size = old.bytes().len() + map_size(&object);
+    let replacement = {
+        let (owned, old, settings) = (target.to_owned_target(), old.clone(), api.settings.clone());
+        let prepare = move |limit: &WorkLimit| {
+            let (old_object, object) = (Arc::unwrap_or_clone(old_object), Arc::unwrap_or_clone(object));
+            Replacement::prepare(&owned.target(), (&old, old_object), object, options, (&settings.validation, limit))
+        };
+        match schema_work::has_schema_work(&target.kind) {
+            true => run_counted(size, prepare).await??,
+            false => run_limited(size, prepare).await??,
+        }
+    };
+    let Replacement { object, value, is_complete, is_conditional, is_removed, warnings: added } = replacement;
+    warnings.extend(added);
     let key = target.key(collection)?;
-    // The last finalizer was removed.
-    let is_removed = metadata::is_removable(&target.kind.resource, &object);
+    // The last finalizer was removed. With the resourceVersion before the deletion, as in Kubernetes.
     if options.is_dry_run {
-        return Ok(Replaced::Done(ReplyObject::Unstored(Value::Object(object))));
-    }
-    if !is_removed && value == **old.bytes() {
-        return Ok(Replaced::Done(ReplyObject::stored(old.clone())));
+        let reply = match is_removed {
+            true => ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(object))),
+            false => api.converter.unstored_reply(&target.kind, object).await?,
+        };
+        return Ok(Replaced::Done(reply));
     }
     let result = match is_removed {
-        // With the resourceVersion before the deletion, as in Kubernetes.
         true => {
             let deleted = collection.delete(&key, old.revision()).await;
-            deleted.map(|_| ReplyObject::Unstored(Value::Object(object)))
+            api.note_removed(target);
+            deleted.map(|_| ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(object))))
         }
         false => {
+            let value = match value {
+                Some(value) => value,
+                None => api.converter.stored_bytes(&target.kind, object.clone()).await?,
+            };
+            if value == **old.bytes() {
+                return Ok(Replaced::Done(ReplyObject::stored(old.clone())));
+            }
             let ttl = time_to_live(api, target);
-            let stored = collection.update(&key, old.revision(), value.into(), ttl).await;
-            stored.map(|stored| {
-                custom_object::check_written(&target.kind, object, &stored);
-                ReplyObject::stored(stored)
-            })
+            match collection.update(&key, old.revision(), value.into(), ttl).await {
+                Ok(stored) => {
+                    schema_work::record_completeness(&target.kind, &stored, is_complete);
+                    Ok(ReplyObject::stored(stored))
+                }
+                Err(error) => Err(error),
+            }
         }
     };
     match result {
@@ -134,6 +156,52 @@ pub(super) async fn replace(
     }
 }
 
+/// A replacing object that can be stored.
+struct Replacement {
+    object: Arc<Map<String, Value>>,
+    /// What is stored; none if a webhook converts it.
+    value: Option<Vec<u8>>,
+    /// As [`schema_work::is_complete`] says. Nothing of a request waits for a compute thread once it is stored.
+    is_complete: Option<bool>,
+    /// Whether the client gave a resourceVersion.
+    is_conditional: bool,
+    /// Whether the last finalizer was removed.
+    is_removed: bool,
+    warnings: Vec<String>,
+}
+
+impl Replacement {
+    /// Completes and validates an object that replaces `old`, whose content is `old_object`.
+    ///
+    /// # Errors
+    /// Those of [`replace`].
+    fn prepare(
+        target: &ObjectTarget<'_>,
+        (old, mut old_object): (&Stored, Map<String, Value>),
+        mut object: Map<String, Value>,
+        options: ReplacementOptions,
+        (settings, limit): (&ValidationSettings, &WorkLimit),
+    ) -> Result<Replacement, Status> {
+        // Of a patch, the uid is validated as any other field.
+        if !options.is_patch {
+            check_uid(target, (old.key(), &old.metadata().uid), &object)?;
+        }
+        let is_conditional = check_version(target, old, &mut object)?;
+        metadata::fill_replacement(target, &old_object, &mut object);
+        let (rules, written) = (target.rules(), (&target.kind, target.subresource));
+        let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old_object };
+        (rules.begin_update)(&update, &mut object)?;
+        (rules.prepare_replacement)(&update, &mut object);
+        validate_replacement((settings, limit), written, &mut old_object, &mut object)?;
+        let warnings = object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object);
+        drop(old_object);
+        let is_removed = metadata::is_removable(&target.kind.resource, &object);
+        let value = if is_removed { None } else { local_bytes(&target.kind, &object)? };
+        let is_complete = schema_work::is_complete(&target.kind, &object);
+        Ok(Replacement { object: Arc::new(object), value, is_complete, is_conditional, is_removed, warnings })
+    }
+}
+
 /// Compares the resourceVersion of `object` with `old`; returns whether a version is given, and sets it.
 fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<String, Value>) -> Result<bool, Status> {
     let version = match ObjectMetaView::of_map(object).resource_version() {
@@ -143,7 +211,7 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
     if version.is_some_and(|version| version != old.revision()) {
         return Err(errors::modified(target, &target.name));
     }
-    if version.is_none() && !strategy::allows_unconditional_update(&target.kind.resource) {
+    if version.is_none() && !target.rules().allows_unconditional_update {
         let why = "must be specified for an update";
         let error = FieldError::invalid("metadata.resourceVersion", 0_i64, why);
         // With the resource instead of the kind, as in Kubernetes.
@@ -151,7 +219,7 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
             &target.kind.resource.group,
             &target.kind.resource.plural,
             &target.name,
-            &[error],
+            error,
         ));
     }
     let current = old.revision().to_string();
@@ -159,16 +227,16 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
     Ok(version.is_some())
 }
 
-/// 409 if `object` has another uid than `old`, with the text of `k8s.io/apiserver/pkg/storage/errors.go`.
-fn check_uid(target: &ObjectTarget<'_>, old: &Stored, object: &Map<String, Value>) -> Result<(), Status> {
-    let (uid, found) = (ObjectMetaView::of_map(object).uid(), &old.metadata().uid);
-    if uid.is_empty() || uid == &**found {
+/// 409 if `object` has another uid than the one that was found below its key, with the text of
+/// `k8s.io/apiserver/pkg/storage/errors.go`. No uid was found of an object that does not exist.
+fn check_uid(target: &ObjectTarget<'_>, (key, found): (&Key, &str), object: &Map<String, Value>) -> Result<(), Status> {
+    let uid = ObjectMetaView::of_map(object).uid();
+    if uid.is_empty() || uid == found {
         return Ok(());
     }
     let why = format!(
-        "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID \
-         in precondition: {uid}, UID in object meta: {found}",
-        old.key()
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID \
+         in precondition: {uid}, UID in object meta: {found}"
     );
     Err(Status::conflict(&target.kind.resource.group, &target.kind.resource.plural, &target.name, why))
 }

@@ -1,5 +1,7 @@
 //! `Warning` headers of a response, bounded as Kubernetes' (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
 
+use std::collections::HashSet;
+
 use http::HeaderMap;
 use http::header::WARNING;
 
@@ -23,11 +25,12 @@ pub(super) fn bounded_warnings(warnings: &[String]) -> Vec<String> {
     let total: usize = warnings.iter().map(|text| text.chars().count()).sum();
     let most = if total > MAX_TOTAL_CHARACTERS { CUT_CHARACTERS } else { usize::MAX };
     let (mut bounded, mut written) = (Vec::new(), 0);
-    for (place, text) in warnings.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for text in warnings {
         if written >= MAX_TOTAL_CHARACTERS {
             break;
         }
-        if !warnings[..place].contains(text) {
+        if seen.insert(text) {
             let text: String = text.chars().take(most).collect();
             written += text.chars().count();
             bounded.push(text);

@@ -10,6 +10,7 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use super::compute::ComputeContext;
 use super::conversion::{ObjectConverter, has_webhook};
 use super::representation::{EventEncoder, OutputMediaType};
 use super::target::ObjectTarget;
@@ -64,19 +65,26 @@ pub(super) async fn watch(
         Err(error @ (Error::Expired { .. } | Error::TooLargeResourceVersion { .. })) => Err(cache_error(target, error)),
         Err(error) => return Err(cache_error(target, error)),
     };
+    // As in a kube-apiserver, which asks its store for the latest version first.
+    let asks_for_latest = options.resource_version.is_empty();
+    let cursor = match cursor.map_err(Some) {
+        Ok(_) if options.is_timed_out => Err(asks_for_latest.then(deadline_exceeded)),
+        cursor => cursor,
+    };
     let encoder = EventEncoder::new(target.kind.clone(), media_type, api.event_views.clone());
     let content_type = encoder.content_type();
-    let served = target.kind.resource.custom.as_ref().map(|_| ServedDefinition::new(api, target));
+    let served = target.kind.resource.custom.as_ref().map(|_| ServedCrd::new(api, target));
     let conversion = has_webhook(&target.kind).then(|| EventConversion {
         converter: api.converter.clone(),
         kind: target.kind.clone(),
         collection: collection.clone(),
         selection: converted_selection,
     });
-    let body = WatchBody { cursor: cursor.map_err(Some), encoder, conversion, served, drain: api.drain.clone() };
-    let events = stream::unfold(body, |mut body| async move {
-        let frame = body.next_frame().await?;
-        Some((Ok::<_, BodyError>(Frame::data(frame)), body))
+    let body = WatchBody { cursor, encoder, conversion, served, drain: api.drain.clone() };
+    let context = ComputeContext::current().for_body();
+    let events = stream::unfold((body, context), |(mut body, context)| async move {
+        let frame = context.scope(body.next_frame()).await?;
+        Some((Ok::<_, BodyError>(Frame::data(frame)), (body, context)))
     });
     let mut response = Response::new(Body::stream(StreamBody::new(Box::pin(events))));
     response.headers_mut().insert(CONTENT_TYPE, content_type);
@@ -88,6 +96,11 @@ pub(super) async fn watch(
 /// (`pkg/endpoints/handlers/get.go`).
 fn default_timeout(least: Duration) -> Duration {
     least.mul_f64(1.0 + fastrand::f64())
+}
+
+/// The error of a watch whose time is over before it begins, with Go's text.
+fn deadline_exceeded() -> Status {
+    Status::new(500, "InternalError", "context deadline exceeded")
 }
 
 /// Where the watch begins: the table of KEP-3157 and `GetWatchOptions`.
@@ -114,7 +127,7 @@ struct WatchBody {
     /// Of a custom resource with a conversion webhook.
     conversion: Option<EventConversion>,
     /// Of a custom resource.
-    served: Option<ServedDefinition>,
+    served: Option<ServedCrd>,
     drain: Drain,
 }
 
@@ -128,14 +141,14 @@ struct EventConversion {
 }
 
 /// The definition by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
-struct ServedDefinition {
+struct ServedCrd {
     catalog: Published<ResourceCatalog>,
     kind: ServedKind,
 }
 
-impl ServedDefinition {
-    fn new(api: &ApiServer, target: &ObjectTarget<'_>) -> ServedDefinition {
-        ServedDefinition { catalog: api.catalog.clone(), kind: target.kind.clone() }
+impl ServedCrd {
+    fn new(api: &ApiServer, target: &ObjectTarget<'_>) -> ServedCrd {
+        ServedCrd { catalog: api.catalog.clone(), kind: target.kind.clone() }
     }
 
     fn is_current(&self) -> bool {
@@ -156,7 +169,7 @@ impl ServedDefinition {
 }
 
 /// Waits until the definition of a custom resource is another one; for ever for a built-in one.
-async fn definition_changed(served: &mut Option<ServedDefinition>) {
+async fn definition_changed(served: &mut Option<ServedCrd>) {
     match served {
         Some(served) => served.changed().await,
         None => std::future::pending().await,

@@ -1,6 +1,6 @@
 //! Options of create, update and patch (`metav1.CreateOptions`, `UpdateOptions`, `PatchOptions`).
 
-use crate::kubeapi::field_error::{FieldError, invalid_options_status};
+use crate::kubeapi::field_error::{BadValue, FieldError, invalid_options_status};
 use crate::kubeapi::{Query, Status, is_print};
 
 /// Longest name of a field manager in bytes (`FieldManagerMaxLength`).
@@ -61,7 +61,7 @@ impl WriteOptions {
         if errors.is_empty() {
             return Ok(WriteOptions { is_dry_run, validation });
         }
-        Err(invalid_options_status(kind, &errors))
+        Err(invalid_options_status(kind, errors))
     }
 }
 
@@ -73,9 +73,10 @@ fn check_field_manager(name: &str) -> Vec<FieldError> {
         errors.push(FieldError::too_long(FIELD, MAX_FIELD_MANAGER_BYTES));
     }
     let unprintable = name.char_indices().filter(|(_, character)| !is_print(*character));
+    let value = BadValue::from(name);
     errors.extend(unprintable.map(|(at, character)| {
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
-        FieldError::invalid(FIELD, name, why)
+        FieldError::invalid(FIELD, value.clone(), why)
     }));
     errors
 }

@@ -33,7 +33,7 @@ pub struct InflightPermit {
 /// The counters of a user: one in each row (shuffle sharding, as in API Priority and Fairness). A user's count is the
 /// minimum of the two, so two users are confused only if both counters coincide: one pair in 65,536. A table by name
 /// could be filled up with names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hand([u8; 2]);
 
 /// Deals hands by a keyed hash, so that no one can choose a name that shares another user's counters.
@@ -63,14 +63,14 @@ impl Hand {
 }
 
 impl Inflight {
-    /// Acquires a permit for the user with `hand`, if fewer than `most` are taken and the user is within its share; 0
+    /// Acquires a permit for the user with `hand`, if fewer than `limit` are taken and the user is within its share; 0
     /// means no limit.
     ///
     /// # Errors
     /// Why there is none. Rejected requests do not affect other users.
-    pub fn try_acquire(&self, hand: Hand, most: usize) -> Result<InflightPermit, RejectReason> {
-        if most > 0 {
-            let free = most.saturating_sub(self.count());
+    pub fn try_acquire(&self, hand: Hand, limit: usize) -> Result<InflightPermit, RejectReason> {
+        if limit > 0 {
+            let free = limit.saturating_sub(self.count());
             if free == 0 {
                 return Err(RejectReason::LimitReached);
             }
@@ -85,8 +85,8 @@ impl Inflight {
             cell.fetch_add(1, Relaxed);
         }
         // The guard comes first: it also undoes the count of a rejected request.
-        let place = InflightPermit { inflight: self.clone(), hand, mutating: false };
-        if most == 0 || before < most { Ok(place) } else { Err(RejectReason::LimitReached) }
+        let permit = InflightPermit { inflight: self.clone(), hand, mutating: false };
+        if limit == 0 || before < limit { Ok(permit) } else { Err(RejectReason::LimitReached) }
     }
 
     /// As [`Inflight::try_acquire`], for a request that already has a permit of a gateway's limit, for `mutating`
@@ -95,7 +95,7 @@ impl Inflight {
     pub(super) fn try_acquire_shared(
         &self,
         hand: Hand,
-        most: usize,
+        limit: usize,
         mutating: bool,
         free: Option<usize>,
     ) -> Result<InflightPermit, RejectReason> {
@@ -104,17 +104,17 @@ impl Inflight {
         if free.is_some_and(|free| held >= APISERVICE_SHARE_FACTOR * (free + 1)) {
             return Err(RejectReason::LimitReached);
         }
-        let mut place = self.try_acquire(hand, most)?;
+        let mut permit = self.try_acquire(hand, limit)?;
         if mutating {
-            place.mutating = true;
+            permit.mutating = true;
             self.0.mutating.fetch_add(1, Relaxed);
         }
-        Ok(place)
+        Ok(permit)
     }
 
-    /// Free permits of `most`; `None` without a limit (0).
-    pub fn free(&self, most: usize) -> Option<usize> {
-        (most > 0).then(|| most.saturating_sub(self.count()))
+    /// Free permits of `limit`; `None` without a limit (0).
+    pub fn free(&self, limit: usize) -> Option<usize> {
+        (limit > 0).then(|| limit.saturating_sub(self.count()))
     }
 
     /// Requests in flight.

@@ -63,24 +63,30 @@ impl RouteTable {
     pub fn build(
         registry: &Registry,
         rules: ResolveRules,
-        ways: &Arc<EgressRoutes>,
-        board: &AvailabilityMap,
+        routes: &Arc<EgressRoutes>,
+        availability: &AvailabilityMap,
         previous: Option<&RouteTable>,
     ) -> RouteTable {
-        let mut table = RouteTable { egress_routes: ways.clone(), ..RouteTable::default() };
-        let same_ways = |previous: &&RouteTable| Arc::ptr_eq(&previous.egress_routes, ways);
+        let mut table = RouteTable { egress_routes: routes.clone(), ..RouteTable::default() };
+        let has_same_routes = |previous: &&RouteTable| Arc::ptr_eq(&previous.egress_routes, routes);
         let since = |previous: &RouteTable| registry.changes_since(previous.built_from.as_ref()?);
-        match previous.filter(same_ways).and_then(|previous| Some((previous, since(previous)?))) {
+        match previous.filter(has_same_routes).and_then(|previous| Some((previous, since(previous)?))) {
             Some((previous, changes)) => {
                 table = previous.clone();
                 for name in changes.affected {
-                    table.update_route(name, registry, rules, board, previous.by_name(name));
+                    table.update_route(name, registry, rules, availability, previous.by_name(name));
                 }
             }
             None => {
                 for api_service in registry.api_services() {
                     let name = &api_service.name;
-                    table.update_route(name, registry, rules, board, previous.and_then(|table| table.by_name(name)));
+                    table.update_route(
+                        name,
+                        registry,
+                        rules,
+                        availability,
+                        previous.and_then(|table| table.by_name(name)),
+                    );
                 }
             }
         }
@@ -94,12 +100,12 @@ impl RouteTable {
         name: &str,
         registry: &Registry,
         rules: ResolveRules,
-        board: &AvailabilityMap,
+        availability: &AvailabilityMap,
         before: Option<&Arc<Route>>,
     ) {
         let route = registry.api_service(name).map(|api_service| {
             let resolved = resolve(api_service, registry, rules, &self.egress_routes);
-            Route::new(api_service, resolved, board, before)
+            Route::new(api_service, resolved, availability, before)
         });
         let had = self.by_name.get(name).cloned();
         match &route {
@@ -124,13 +130,13 @@ impl RouteTable {
     pub fn with_delegate(
         mut self,
         delegate: Option<&Arc<ApiService>>,
-        board: &AvailabilityMap,
+        availability: &AvailabilityMap,
         previous: Option<&RouteTable>,
     ) -> RouteTable {
         let before = previous.and_then(RouteTable::delegate);
         let nothing = Registry::default();
         let resolved = |delegate| resolve(delegate, &nothing, ResolveRules::default(), &self.egress_routes);
-        self.delegate = delegate.map(|delegate| Route::new(delegate, resolved(delegate), board, before));
+        self.delegate = delegate.map(|delegate| Route::new(delegate, resolved(delegate), availability, before));
         self
     }
 
@@ -138,14 +144,14 @@ impl RouteTable {
     pub fn with_upstreams(
         mut self,
         upstreams: &[SidecarUpstream],
-        board: &AvailabilityMap,
+        availability: &AvailabilityMap,
         previous: Option<&RouteTable>,
     ) -> RouteTable {
         let nothing = Registry::default();
         let route = |upstream: &SidecarUpstream| {
             let resolved = resolve(&upstream.api_service, &nothing, ResolveRules::default(), &self.egress_routes);
             let before = previous.and_then(|table| table.by_name(&upstream.path));
-            Route::new(&upstream.api_service, resolved, board, before)
+            Route::new(&upstream.api_service, resolved, availability, before)
         };
         self.upstreams = upstreams.iter().map(route).collect();
         self.upstreams.sort_by_key(|route| std::cmp::Reverse(route.api_service.name.len()));
@@ -228,16 +234,20 @@ impl Route {
     fn new(
         api_service: &Arc<ApiService>,
         resolved: Result<ResolvedBackend, ResolveError>,
-        board: &AvailabilityMap,
+        availability: &AvailabilityMap,
         before: Option<&Arc<Route>>,
     ) -> Arc<Route> {
         match before {
             Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => route.clone(),
             _ => Arc::new(Route {
                 api_service: api_service.clone(),
-                endpoint_health: endpoint_health(api_service, &resolved, &board.get_or_insert(&api_service.name)),
+                endpoint_health: endpoint_health(
+                    api_service,
+                    &resolved,
+                    &availability.get_or_insert(&api_service.name),
+                ),
                 resolved,
-                availability: board.get_or_insert(&api_service.name),
+                availability: availability.get_or_insert(&api_service.name),
                 inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
                 connections: before.map(|route| route.connections.clone()).unwrap_or_default(),
             }),
@@ -263,7 +273,7 @@ impl Route {
             server_name: String::new(),
             prefix: String::new(),
             plaintext_protocol: None,
-            way: EgressRoute::Direct,
+            egress_route: EgressRoute::Direct,
         };
         self.resolved.as_ref().unwrap_or(&NOWHERE)
     }
@@ -274,7 +284,7 @@ impl Route {
         self.resolved.is_ok()
             && self.availability.is_available()
             && self.availability.circuit_state() == CircuitState::Closed
-            && self.endpoint_health.iter().any(|standing| !standing.is_ejected())
+            && self.endpoint_health.iter().any(|endpoint| !endpoint.is_ejected())
     }
 
     fn circuit_rejection(&self, obstacle: &Rejection) -> Refusal {
@@ -385,7 +395,7 @@ pub struct RouteSources {
 pub async fn publish_route_tables(
     sources: RouteSources,
     rules: ResolveRules,
-    board: AvailabilityMap,
+    availability: AvailabilityMap,
     publisher: Publisher<RouteTable>,
     mut drain: Drain,
 ) {
@@ -401,10 +411,10 @@ pub async fn publish_route_tables(
         }
         let before = reader.get();
         let delegate = delegate.as_ref().map(Published::get);
-        let table = RouteTable::build(&registry.get(), rules, &ways.get(), &board, Some(&before));
-        let mut table = table.with_delegate(delegate.as_ref(), &board, Some(&before));
+        let table = RouteTable::build(&registry.get(), rules, &ways.get(), &availability, Some(&before));
+        let mut table = table.with_delegate(delegate.as_ref(), &availability, Some(&before));
         if let Some(upstreams) = &upstreams {
-            table = table.with_upstreams(&upstreams.get(), &board, Some(&before));
+            table = table.with_upstreams(&upstreams.get(), &availability, Some(&before));
         }
         publisher.publish(Arc::new(table));
     }

@@ -9,17 +9,22 @@ mod read;
 pub mod structural;
 mod validation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::kubeapi::field_error::FieldPath;
 
-pub use default::{apply_defaults, drop_forbidden_nulls};
+pub use default::{DefaultsTooLarge, apply_defaults, drop_forbidden_nulls};
 pub use prune::{prune_unknown_fields, unknown_field_message};
 pub use read::SchemaReadError;
-pub use validation::{Pattern, ValueValidation, is_text_format, validate, validate_list_types};
+pub use validation::{
+    Enumeration, Pattern, PatternBudget, StepBudget, ValueValidation, is_text_format, validate, validate_list_types,
+};
+
+/// Bytes of JSON whose schema takes as much memory as one of the weight of a pattern.
+const JSON_PER_WEIGHT: usize = 16;
 
 /// A structural schema: what a value consists of and must be like. Shared parts, such as `metadata`, exist once.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +35,8 @@ pub struct Schema {
     pub format: String,
     /// Fields of an object.
     pub properties: BTreeMap<String, Arc<Schema>>,
+    /// The properties that have a default; see [`Schema::note_defaults`].
+    pub defaulted: Vec<String>,
     /// Values of the keys that [`Schema::properties`] does not name.
     pub additional_properties: Option<AdditionalProperties>,
     /// Schema of the items of an array.
@@ -139,7 +146,44 @@ impl Schema {
     /// A schema of an object with fields.
     pub fn of_object<'n>(fields: impl IntoIterator<Item = (&'n str, Schema)>) -> Schema {
         let properties = fields.into_iter().map(|(name, schema)| (name.to_owned(), Arc::new(schema)));
-        Schema { properties: properties.collect(), ..Schema::of_type(ValueType::Object) }
+        let mut schema = Schema { properties: properties.collect(), ..Schema::of_type(ValueType::Object) };
+        schema.note_defaults();
+        schema
+    }
+
+    /// Notes which properties have a default, after all were added.
+    pub fn note_defaults(&mut self) {
+        let defaulted = self.properties.iter().filter(|(_, property)| property.default.is_some());
+        self.defaulted = defaulted.map(|(name, _)| name.clone()).collect();
+    }
+
+    /// Compiles the patterns that take long, so that the first value does not wait for them.
+    pub fn compile_large_patterns(&self) {
+        self.visit_patterns(&mut Pattern::compile_if_large);
+    }
+
+    /// What the schema takes in memory, in units of 16 to 64 bytes: its patterns, each counted once, and the rest by the size
+    /// of its text.
+    pub fn weight(&self, json_size: usize) -> usize {
+        let (mut weight, mut counted) = (json_size / JSON_PER_WEIGHT + 1, HashSet::new());
+        self.visit_patterns(&mut |pattern| {
+            if counted.insert(pattern.text().to_owned()) {
+                weight += pattern.weight();
+            }
+        });
+        weight
+    }
+
+    fn visit_patterns(&self, visit: &mut impl FnMut(&Pattern)) {
+        let of_values = self.additional_properties.as_ref().and_then(AdditionalProperties::schema);
+        let inner = self.properties.values().chain(&self.items).map(|inner| &**inner).chain(of_values);
+        inner.for_each(|inner| inner.visit_patterns(visit));
+        if let Some(validation) = &self.validation {
+            validation.pattern.iter().for_each(&mut *visit);
+            let ValueValidation { all_of, any_of, one_of, not, .. } = &**validation;
+            let alternatives = all_of.iter().chain(any_of).chain(one_of).chain(not.as_deref());
+            alternatives.for_each(|alternative| alternative.visit_patterns(visit));
+        }
     }
 
     /// A schema of an array.

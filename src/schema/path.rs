@@ -1,6 +1,8 @@
 //! Paths of values, as kube-openapi and pruning write them.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
+
+use crate::kubeapi::field_error::{BoundedText, MAX_PATH_BYTES};
 
 /// Path of a value, such as `spec.ports[0].name`, as a list from the inside to the outside. Unlike a path of Kubernetes,
 /// it has a dot before each key of a map, also at the root and before an empty one.
@@ -42,11 +44,12 @@ impl fmt::Display for ValuePath<'_> {
             elements.push(path.element);
             at = path.parent;
         }
+        let mut out = BoundedText::new(f, MAX_PATH_BYTES);
         for (position, element) in elements.iter().rev().enumerate() {
             match element {
-                ValuePathElement::Property(name) if position == 0 => f.write_str(name)?,
-                ValuePathElement::Property(name) | ValuePathElement::Key(name) => write!(f, ".{name}")?,
-                ValuePathElement::Index(index) => write!(f, "[{index}]")?,
+                ValuePathElement::Property(name) if position == 0 => out.write_str(name)?,
+                ValuePathElement::Property(name) | ValuePathElement::Key(name) => write!(out, ".{name}")?,
+                ValuePathElement::Index(index) => write!(out, "[{index}]")?,
             }
         }
         Ok(())

@@ -77,6 +77,7 @@ fn read_schema(json: &Value, depth: usize) -> Result<Schema, SchemaReadError> {
     for (name, property) in fields.get("properties").and_then(Value::as_object).into_iter().flatten() {
         schema.properties.insert(name.clone(), Arc::new(read_schema(property, depth)?));
     }
+    schema.note_defaults();
     schema.additional_properties = match fields.get("additionalProperties") {
         None | Some(Value::Null | Value::Bool(false)) => None,
         Some(Value::Bool(true)) => Some(AdditionalProperties::Any),
@@ -114,7 +115,7 @@ fn read_validation(fields: &Map<String, Value>, depth: usize) -> Result<Option<A
         has_unique_items: flag("uniqueItems"),
         max_properties: count("maxProperties"),
         min_properties: count("minProperties"),
-        enumeration: fields.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
+        enumeration: fields.get("enum").and_then(Value::as_array).cloned().unwrap_or_default().into(),
         all_of: nested("allOf")?,
         any_of: nested("anyOf")?,
         one_of: nested("oneOf")?,

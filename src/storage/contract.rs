@@ -1,11 +1,7 @@
 //! The contract of [`Store`] as tests, after the scenarios of `k8s.io/apiserver/pkg/storage/testing`. Each store runs
 //! all of them; the interop tests include this file and run it with etcd.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
-
-use bytes::Bytes;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -18,10 +14,12 @@ pub(crate) struct StoreUnderTest {
 
 /// Runs every scenario, each on a new store.
 pub(crate) fn assert_contract(open: impl Fn() -> StoreUnderTest) {
-    let scenarios: [fn(&StoreUnderTest); 11] = [
+    let scenarios: [fn(&StoreUnderTest); 13] = [
         create_requires_absence,
         update_compares_revision,
         delete_compares_revision,
+        conditions_on_other_keys_are_checked_first,
+        conditions_and_change_are_one_step,
         revisions_step_by_one_over_all_keys,
         load_is_limited_to_prefix_and_sorted,
         feed_precedes_the_answer,
@@ -49,8 +47,19 @@ pub(crate) fn prefix(text: &str) -> Prefix {
 
 /// Commits, again as long as the store refuses.
 pub(crate) fn commit(store: &dyn Store, key: &Key, expect: Expect, mutation: &Mutation) -> CommitOutcome {
+    commit_if(store, key, expect, mutation, &[])
+}
+
+/// Commits with conditions, again as long as the store refuses.
+pub(crate) fn commit_if(
+    store: &dyn Store,
+    key: &Key,
+    expect: Expect,
+    mutation: &Mutation,
+    conditions: &[CommitCondition],
+) -> CommitOutcome {
     loop {
-        match wait(store.commit(key, expect, mutation.clone())) {
+        match wait(store.commit_if(key, expect, mutation.clone(), conditions.to_vec())) {
             Ok(outcome) => return outcome,
             Err(Error::Full | Error::Unavailable(_)) => {}
             Err(error) => panic!("{error}"),
@@ -85,7 +94,7 @@ fn assert_conflict(outcome: CommitOutcome, current: Option<(&str, Revision)>) {
 pub(crate) struct FeedReader {
     store: Arc<dyn Store>,
     prefix: Prefix,
-    last: Revision,
+    pub(crate) last: Revision,
     received: mpsc::Receiver<Result<Arc<RecordChange>, Error>>,
 }
 
@@ -167,6 +176,89 @@ fn delete_compares_revision(subject: &StoreUnderTest) {
     assert_conflict(commit(store, &x, Expect::At(deleted), &Mutation::put("2")), None);
     let again = put(store, "/r/a/x", Expect::Absent, "2");
     assert_eq!(wait(store.load(&prefix("/r/a/"))).unwrap().records[0].created, again);
+}
+
+#[track_caller]
+fn assert_condition_failed(outcome: &CommitOutcome, failed: &CommitCondition) {
+    assert!(matches!(outcome, CommitOutcome::ConditionFailed(condition) if condition == failed), "{outcome:?}");
+}
+
+fn conditions_on_other_keys_are_checked_first(subject: &StoreUnderTest) {
+    let store = &*subject.store;
+    let owner = key("/r/owners/a");
+    let owned = prefix("/r/owned/a/");
+    let (x, empty) = (key("/r/owned/a/x"), CommitCondition::Empty(owned.clone()));
+    let at = |revision| CommitCondition::At(owner.clone(), revision);
+    let absent = CommitCondition::Absent(owner.clone());
+    let create = |conditions: &[CommitCondition]| commit_if(store, &x, Expect::Absent, &Mutation::put("1"), conditions);
+    assert_condition_failed(&create(&[at(1)]), &at(1));
+    let first = put(store, "/r/owners/a", Expect::Absent, "1");
+    let second = put(store, "/r/owners/a", Expect::At(first), "2");
+    assert_condition_failed(&create(&[at(second), at(first)]), &at(first));
+    assert_condition_failed(&create(std::slice::from_ref(&absent)), &absent);
+    assert_eq!(wait(store.load(&owned)).unwrap().records.len(), 0);
+    let CommitOutcome::Committed(created) = create(&[at(second), empty.clone()]) else { panic!("not created") };
+    assert_condition_failed(&create(std::slice::from_ref(&empty)), &empty);
+    assert_conflict(create(&[at(second)]), Some(("1", created)));
+    // Neighbors in the order of keys do not count.
+    put(store, "/r/owned/a-b/x", Expect::Absent, "1");
+    put(store, "/r/owned/ab/x", Expect::Absent, "1");
+    let end =
+        |conditions: &[CommitCondition]| commit_if(store, &owner, Expect::At(second), &Mutation::Delete, conditions);
+    assert_condition_failed(&end(std::slice::from_ref(&empty)), &empty);
+    let deleted = delete(store, "/r/owned/a/x", created);
+    assert!(matches!(end(&[empty]), CommitOutcome::Committed(revision) if revision == deleted + 1));
+    assert_condition_failed(&create(&[at(second)]), &at(second));
+    assert!(matches!(create(&[absent]), CommitOutcome::Committed(_)));
+}
+
+/// Writers create below an owner while it is ended again and again: nothing that was created stays after its end.
+fn conditions_and_change_are_one_step(subject: &StoreUnderTest) {
+    let store = &subject.store;
+    let (owner, owned) = (key("/r/owners/a"), prefix("/r/owned/a/"));
+    let round = std::sync::atomic::AtomicU64::new(put(&**store, "/r/owners/a", Expect::Absent, "1"));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::SeqCst;
+    let (sender, created) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (round, is_over, owner, owned, sender) = (&round, &is_over, &owner, &owned, sender.clone());
+            scope.spawn(move || {
+                for number in 0.. {
+                    if is_over.load(order) {
+                        break;
+                    }
+                    let at = owned.key("", &format!("w{writer}-{number}")).unwrap();
+                    let begun = round.load(order);
+                    let condition = CommitCondition::At(owner.clone(), begun);
+                    let outcome = commit_if(&**store, &at, Expect::Absent, &Mutation::put("1"), &[condition]);
+                    if matches!(outcome, CommitOutcome::Committed(_)) {
+                        sender.send(begun).unwrap();
+                    }
+                }
+            });
+        }
+        for _ in 0..10 {
+            let begun = round.load(order);
+            // It ends while they create.
+            while created.recv().unwrap() != begun {}
+            let mut ended = put(&**store, "/r/owners/a", Expect::At(begun), "ending");
+            loop {
+                for record in wait(store.load(&owned)).unwrap().records {
+                    delete(&**store, record.key.as_str(), record.revision);
+                }
+                let empty = CommitCondition::Empty(owned.clone());
+                match commit_if(&**store, &owner, Expect::At(ended), &Mutation::Delete, &[empty]) {
+                    CommitOutcome::Committed(_) => break,
+                    CommitOutcome::ConditionFailed(_) => {}
+                    CommitOutcome::Conflict(record) => ended = record.unwrap().revision,
+                }
+            }
+            assert_eq!(wait(store.load(&owned)).unwrap().records.len(), 0, "after the end");
+            round.store(put(&**store, "/r/owners/a", Expect::Absent, "1"), order);
+        }
+        is_over.store(true, order);
+    });
 }
 
 fn revisions_step_by_one_over_all_keys(subject: &StoreUnderTest) {
@@ -326,6 +418,7 @@ fn concurrent_commits_have_one_winner(subject: &StoreUnderTest) {
                             CommitOutcome::Conflict(current) => {
                                 current.map_or(Expect::Absent, |c| Expect::At(c.revision))
                             }
+                            CommitOutcome::ConditionFailed(condition) => panic!("{condition:?}"),
                         };
                     }
                     won
@@ -346,103 +439,4 @@ fn concurrent_commits_have_one_winner(subject: &StoreUnderTest) {
     for pair in fed.windows(2) {
         assert_eq!(pair[0].new, pair[1].old);
     }
-}
-
-/// A step of a random history.
-#[derive(Clone, Debug)]
-pub(crate) enum Step {
-    /// Puts or deletes one of a few keys, with the right expectation or a stale one.
-    Commit { key: u8, value: Option<u16>, is_stale: bool },
-    /// Reads the state at an older revision, counted back from the current one.
-    ReadAt { back: u64 },
-    /// Closes the store and opens it again.
-    Reopen,
-}
-
-pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let commit = (0..6u8, prop::option::weighted(0.7, any::<u16>()), prop::bool::weighted(0.1));
-    let commit = commit.prop_map(|(key, value, is_stale)| Step::Commit { key, value, is_stale });
-    let step =
-        prop_oneof![12 => commit, 2 => (0..30u64).prop_map(|back| Step::ReadAt { back }), 1 => Just(Step::Reopen)];
-    prop::collection::vec(step, 1..60)
-}
-
-/// Runs a history and compares the store with a map a revision. `reopen` closes the store and opens it again.
-pub(crate) fn assert_history(
-    mut store: Arc<dyn Store>,
-    steps: Vec<Step>,
-    mut reopen: impl FnMut(Arc<dyn Store>) -> Arc<dyn Store>,
-) {
-    let all = prefix("/r/");
-    let mut states: BTreeMap<Revision, BTreeMap<Key, (Revision, Bytes)>> =
-        BTreeMap::from([(FIRST_REVISION, BTreeMap::new())]);
-    let mut acknowledged = BTreeSet::new();
-    let mut feed = FeedReader::new(&store, &all, FIRST_REVISION);
-    let mut fed = Vec::new();
-    for step in steps {
-        let (current, state) = states.last_key_value().map(|(revision, state)| (*revision, state.clone())).unwrap();
-        match step {
-            Step::Commit { key: name, value, is_stale } => {
-                let key = key(&format!("/r/{}/{name}", name % 2));
-                let held = state.get(&key).map(|(revision, _)| *revision);
-                let expect = match held {
-                    _ if is_stale => Expect::At(current + 7),
-                    Some(revision) => Expect::At(revision),
-                    None => Expect::Absent,
-                };
-                let bytes = value.map(|value| Bytes::from(value.to_string()));
-                let mutation = bytes.clone().map_or(Mutation::Delete, Mutation::put);
-                match commit(&*store, &key, expect, &mutation) {
-                    CommitOutcome::Committed(revision) => {
-                        assert!(!is_stale && revision == current + 1 && acknowledged.insert(revision));
-                        let mut next = state;
-                        match bytes {
-                            Some(bytes) => next.insert(key, (revision, bytes)),
-                            None => next.remove(&key),
-                        };
-                        states.insert(revision, next);
-                    }
-                    CommitOutcome::Conflict(record) => {
-                        assert!(is_stale || value.is_none() && held.is_none());
-                        assert_eq!(record.map(|record| record.revision), held);
-                    }
-                }
-            }
-            Step::ReadAt { back } => {
-                let revision = current.saturating_sub(back).max(FIRST_REVISION);
-                let page = wait(store.at(&all, None, usize::MAX, revision)).unwrap();
-                assert_eq!(as_state(&page.records), states[&revision]);
-            }
-            Step::Reopen => {
-                fed.extend(feed.received());
-                let last = feed.last;
-                drop(feed);
-                store = reopen(store);
-                assert_eq!(wait(store.current()), Ok(current));
-                feed = FeedReader::new(&store, &all, last);
-            }
-        }
-        let (current, state) = states.last_key_value().unwrap();
-        let loaded = wait(store.load(&all)).unwrap();
-        assert_eq!((loaded.revision, &as_state(&loaded.records)), (*current, state));
-        fed.extend(feed.received());
-    }
-    // A feed that has ended resumes at its next read.
-    fed.extend(feed.received());
-    let mut replayed = BTreeMap::new();
-    for change in &fed {
-        match &change.new {
-            Some(new) => replayed.insert(change.key.clone(), (new.revision, new.value.clone())),
-            None => replayed.remove(&change.key),
-        };
-        assert_eq!(replayed, states[&change.revision], "a feed has no gap");
-    }
-    assert_eq!(
-        fed.iter().map(|change| change.revision).collect::<Vec<_>>(),
-        acknowledged.into_iter().collect::<Vec<_>>()
-    );
-}
-
-fn as_state(records: &[Arc<KeyValue>]) -> BTreeMap<Key, (Revision, Bytes)> {
-    records.iter().map(|record| (record.key.clone(), (record.revision, record.value.clone()))).collect()
 }

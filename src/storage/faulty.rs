@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{
-    ChangeSink, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordChange, RecordPage,
-    Revision, Store, StoreFuture,
+    ChangeSink, CommitCondition, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordChange,
+    RecordPage, Revision, Store, StoreFuture,
 };
 
 /// Wraps a store: two of three commits are refused, feeds end after a few changes.
@@ -34,9 +34,9 @@ impl ChangeSink for FaultySink {
     fn apply(&mut self, changes: &[Arc<RecordChange>]) -> bool {
         let delivered = changes.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
         self.remaining -= delivered as u64;
-        let wanted = delivered == 0 || self.inner.apply(&changes[..delivered]);
+        let is_wanted = delivered == 0 || self.inner.apply(&changes[..delivered]);
         if delivered == changes.len() {
-            return wanted;
+            return is_wanted;
         }
         self.inner.end(Error::Unavailable("feed cut off".into()));
         false
@@ -52,9 +52,15 @@ impl<S: Store> Store for FaultyStore<S> {
         self.inner.load(prefix)
     }
 
-    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+    fn commit_if(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> StoreFuture<CommitOutcome> {
         match self.random(3) {
-            0 => self.inner.commit(key, expect, mutation),
+            0 => self.inner.commit_if(key, expect, mutation, conditions),
             1 => StoreFuture::ready(Err(Error::Full)),
             _ => StoreFuture::ready(Err(Error::Unavailable("refused".into()))),
         }

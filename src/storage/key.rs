@@ -60,6 +60,25 @@ impl Key {
         &self.0
     }
 
+    /// Name of the resource, for people: `configmaps`, `widgets.example.com`. The root has one segment.
+    pub fn resource(&self) -> String {
+        let mut rest = self.0.split('/').skip(2);
+        let (first, second) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+        let special = SPECIAL_PREFIXES.iter().find(|(group, _, name)| {
+            !group.contains("k8s.io") && (*name == first || name.split_once('/') == Some((first, second)))
+        });
+        match special {
+            Some((_, plural, _)) => (*plural).to_owned(),
+            None if first.contains('.') => format!("{second}.{first}"),
+            None => first.to_owned(),
+        }
+    }
+
+    /// A text that compares like a key: the lower bound of a range.
+    pub(super) fn lower_bound(text: &str) -> Key {
+        Key(text.into())
+    }
+
     /// Namespace and name of an object below `prefix`; the namespace is empty when one segment is left.
     pub fn split_below(&self, prefix: &Prefix) -> Option<(&str, &str)> {
         let rest = self.0.strip_prefix(prefix.as_str())?;
@@ -185,6 +204,20 @@ impl fmt::Debug for Prefix {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn key_names_its_resource() {
+        for (key, resource) in [
+            ("/registry/configmaps/ns/a", "configmaps"),
+            ("/registry/services/specs/ns/a", "services"),
+            ("/registry/services/endpoints/ns/a", "endpoints"),
+            ("/registry/minions/a", "nodes"),
+            ("/registry/ex.io/vees/ns/a", "vees.ex.io"),
+            ("/registry/apiregistration.k8s.io/apiservices/v1.a", "apiservices.apiregistration.k8s.io"),
+        ] {
+            assert_eq!(Key::parse(key).unwrap().resource(), resource);
+        }
+    }
 
     #[test]
     fn key_layout_is_kube_apiservers() {

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    ChangeSink, CommitOutcome, Error, Expect, FIRST_REVISION, Key, KeyValue, Loaded, Mutation, Prefix, Progress,
-    RecordChange, RecordPage, Revision, Store, StoreFuture,
+    ChangeSink, CommitCondition, CommitOutcome, Error, Expect, FIRST_REVISION, Key, KeyValue, Loaded, Mutation, Prefix,
+    Progress, RecordChange, RecordPage, Revision, Store, StoreFuture,
 };
 
 /// Default number of changes that are kept for feeds and older reads.
@@ -68,8 +68,27 @@ impl MemoryState {
         self.compacted = self.compacted.max(revision.min(self.revision));
     }
 
-    fn commit(&mut self, key: &Key, expect: Expect, mutation: Mutation) -> Result<CommitOutcome, Error> {
+    fn is_met(&self, condition: &CommitCondition) -> bool {
+        match condition {
+            CommitCondition::At(key, revision) => {
+                self.records.get(key).is_some_and(|record| record.revision == *revision)
+            }
+            CommitCondition::Absent(key) => !self.records.contains_key(key),
+            CommitCondition::Empty(prefix) => records_below(&self.records, prefix).next().is_none(),
+        }
+    }
+
+    fn commit(
+        &mut self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<CommitOutcome, Error> {
         mutation.check_size()?;
+        if let Some(failed) = conditions.into_iter().find(|condition| !self.is_met(condition)) {
+            return Ok(CommitOutcome::ConditionFailed(failed));
+        }
         let old = self.records.get(key).cloned();
         if !expect.is_met_by(old.as_ref().map(|old| old.revision)) {
             return Ok(CommitOutcome::Conflict(old));
@@ -113,7 +132,7 @@ impl MemoryState {
 }
 
 /// The records below a prefix, by key.
-pub(super) fn records_below<'m>(
+fn records_below<'m>(
     records: &'m BTreeMap<Key, Arc<KeyValue>>,
     prefix: &'m Prefix,
 ) -> impl Iterator<Item = &'m Arc<KeyValue>> {
@@ -122,7 +141,7 @@ pub(super) fn records_below<'m>(
 }
 
 /// The first records of a prefix at an older revision: its records now, with `newer` changes undone from the last on.
-pub(super) fn page_before<'c>(
+fn page_before<'c>(
     records: &BTreeMap<Key, Arc<KeyValue>>,
     newer: impl Iterator<Item = &'c RecordChange>,
     prefix: &Prefix,
@@ -149,8 +168,14 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(Loaded { revision: state.revision, oldest: state.compacted, records }))
     }
 
-    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
-        StoreFuture::ready(self.0.lock().commit(key, expect, mutation))
+    fn commit_if(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> StoreFuture<CommitOutcome> {
+        StoreFuture::ready(self.0.lock().commit(key, expect, mutation, conditions))
     }
 
     fn follow(&self, prefix: &Prefix, after: Revision, mut sink: Box<dyn ChangeSink>) -> StoreFuture<Progress> {
@@ -180,7 +205,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::FaultyStore;
-    use super::super::contract::{StoreUnderTest, assert_contract, assert_history, steps};
+    use super::super::contract::{StoreUnderTest, assert_contract};
+    use super::super::random_history::{assert_history, steps};
     use super::*;
 
     fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store>) -> StoreUnderTest {

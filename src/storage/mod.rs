@@ -21,13 +21,16 @@ mod faulty;
 mod key;
 mod local;
 mod memory;
+#[cfg(test)]
+mod random_history;
 mod record;
 
 #[cfg(test)]
 pub(crate) use faulty::FaultyStore;
 pub use key::{Key, KeyError, Prefix};
 pub use local::{
-    AbortHandler, Clock, LocalStore, LocalStoreSettings, OpenError, StoreMonitor, check_store_file, system_clock,
+    AbortHandler, BackupError, Clock, LocalStore, LocalStoreSettings, OpenError, StoreContent, StoreDamage,
+    StoreMonitor, back_up_store, check_store_file, is_store_in_use, monotonic_clock, system_clock, verify_store,
 };
 pub use memory::MemoryStore;
 pub use record::{KeyValue, RecordChange, UnixMillis};
@@ -46,12 +49,27 @@ pub trait Store: Send + Sync {
     /// Reads all records below `prefix` at one revision, which is at least as new as this call.
     fn load(&self, prefix: &Prefix) -> StoreFuture<Loaded>;
 
-    /// Applies `mutation` to `key` if its state is as expected, durably. Feeds have it before the caller.
+    /// Applies `mutation` to `key` if its state is as expected and all `conditions` are met, durably and in one step: no
+    /// other commit is between the check and the change. Feeds have it before the caller.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::Full`] and [`Error::Unavailable`] mean that nothing was changed.
     /// [`Error::Closed`] means that the outcome is unknown.
-    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome>;
+    fn commit_if(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> StoreFuture<CommitOutcome>;
+
+    /// As [`commit_if`](Store::commit_if), without conditions on other keys.
+    ///
+    /// # Errors
+    /// Those of [`commit_if`](Store::commit_if).
+    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+        self.commit_if(key, expect, mutation, Vec::new())
+    }
 
     /// Sends the changes below `prefix` after a revision to `sink`, in order and without a gap, until the sink
     /// is closed. Changes that have happened already are sent before the future completes.
@@ -60,7 +78,8 @@ pub trait Store: Send + Sync {
     /// [`Error::Compacted`] if the history does not reach back to `after`.
     fn follow(&self, prefix: &Prefix, after: Revision, sink: Box<dyn ChangeSink>) -> StoreFuture<Progress>;
 
-    /// Reads up to `limit` records below `prefix` whose keys are not less than `from`, as of `revision`.
+    /// Reads up to `limit` records below `prefix` whose keys are not less than `from`, as of `revision`. A page may have
+    /// fewer records than there are, but at least one: [`RecordPage::remaining`] counts those that follow.
     ///
     /// # Errors
     /// [`Error::Compacted`] or [`Error::FutureRevision`].
@@ -70,7 +89,7 @@ pub trait Store: Send + Sync {
     fn current(&self) -> StoreFuture<Revision>;
 }
 
-/// Receives the changes of a feed on the thread of the store. Must not block.
+/// Receives the changes of a feed on a thread of the store, one call after another. Must not block.
 pub trait ChangeSink: Send {
     /// Takes changes with increasing revisions. Returns false when the feed is no longer wanted.
     fn apply(&mut self, changes: &[Arc<RecordChange>]) -> bool;
@@ -99,6 +118,17 @@ impl Expect {
             Expect::At(revision) => current == Some(revision),
         }
     }
+}
+
+/// Condition of a commit on other keys than its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitCondition {
+    /// The last change of the key has this revision: it exists, and nobody has written it since.
+    At(Key, Revision),
+    /// The key does not exist.
+    Absent(Key),
+    /// No key lies below the prefix.
+    Empty(Prefix),
 }
 
 /// What a commit does to its key.
@@ -139,6 +169,8 @@ pub enum CommitOutcome {
     Committed(Revision),
     /// The expectation was not met; the current record, if there is one.
     Conflict(Option<Arc<KeyValue>>),
+    /// A condition on other keys was not met: the first such. The expectation was not looked at.
+    ConditionFailed(CommitCondition),
 }
 
 /// Records of a prefix at one revision.

@@ -1,14 +1,16 @@
-//! CA bundles: trust anchors from PEM.
+//! CA bundles: trusted certificates from PEM.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 use rustls::DistinguishedName;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::certificate::CertificateInfo;
+use super::path::PathCertificate;
 use crate::process::{HelpTopic, Problem};
 
 /// A set of trusted certificates. Cheap to clone. Two bundles are equal if they have the same certificates,
@@ -16,36 +18,39 @@ use crate::process::{HelpTopic, Problem};
 #[derive(Clone)]
 pub struct Bundle(pub(super) Arc<Inner>);
 
+/// A certificate of a bundle, and what was parsed of it.
+type BundleEntry = (CertificateDer<'static>, CertificateInfo, PathCertificate);
+
 pub(super) struct Inner {
     /// Sorted, without duplicates: what equality compares.
     pub(super) certificates: Vec<CertificateDer<'static>>,
     /// Parallel to `certificates`.
     pub(super) certificate_infos: Vec<CertificateInfo>,
     /// Parallel to `certificates`.
-    pub(super) anchors: Vec<TrustAnchor<'static>>,
+    pub(super) roots: Vec<PathCertificate>,
     pub(super) source: String,
 }
 
 impl Bundle {
     /// Parses a bundle. Problems and log lines name `origin` (a file, a field).
     ///
-    /// A certificate that is not an authority's is kept, because a backend may present exactly that one.
-    /// Where only authorities are allowed, check [`Bundle::non_authority_subjects`].
+    /// A certificate that is not an authority's is kept, because a peer may present exactly that one.
     pub fn from_pem(pem: &[u8], origin: impl fmt::Display) -> Result<Bundle, Problem> {
-        let problem = |message: String| Problem::new(&origin, message);
-        let certificates = CertificateDer::pem_slice_iter(pem)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| problem(format!("not proper PEM: {error}")))?;
-        if certificates.is_empty() {
-            return Err(problem(explain_empty_bundle(pem).to_owned()));
-        }
-        let mut entries = Vec::with_capacity(certificates.len());
-        for (position, certificate) in certificates.into_iter().enumerate() {
-            let entry = parse_entry(certificate)
-                .map_err(|why| problem(format!("certificate {} of the bundle cannot be used: {why}", position + 1)))?;
-            entries.push(entry);
-        }
+        let entries = pem_entries(pem, &origin)?.into_iter().collect::<Result<_, _>>()?;
         Ok(Bundle::from_entries(entries, origin.to_string()))
+    }
+
+    /// Like [`from_pem`](Bundle::from_pem), but leaves out certificates that cannot be parsed as long as one can:
+    /// for bundles in API objects, which clients written in Go accept so (`CertPool.AppendCertsFromPEM`).
+    pub fn from_partial_pem(pem: &[u8], origin: impl fmt::Display) -> Result<Bundle, Problem> {
+        let (usable, unusable): (Vec<_>, Vec<_>) = pem_entries(pem, &origin)?.into_iter().partition(Result::is_ok);
+        for problem in unusable.iter().filter_map(|entry| entry.as_ref().err()) {
+            tracing::debug!(%problem, "certificate left out");
+        }
+        match unusable.into_iter().find_map(Result::err) {
+            Some(problem) if usable.is_empty() => Err(problem),
+            _ => Ok(Bundle::from_entries(usable.into_iter().flatten().collect(), origin.to_string())),
+        }
     }
 
     /// The system's roots, loaded once per process. A problem if there are none.
@@ -67,18 +72,15 @@ impl Bundle {
         SYSTEM.clone()
     }
 
-    fn from_entries(
-        mut entries: Vec<(CertificateDer<'static>, CertificateInfo, TrustAnchor<'static>)>,
-        origin: String,
-    ) -> Bundle {
+    fn from_entries(mut entries: Vec<BundleEntry>, origin: String) -> Bundle {
         entries.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
         entries.dedup_by(|a, b| a.0 == b.0);
         let mut inner =
-            Inner { certificates: Vec::new(), certificate_infos: Vec::new(), anchors: Vec::new(), source: origin };
-        for (certificate, facts, anchor) in entries {
+            Inner { certificates: Vec::new(), certificate_infos: Vec::new(), roots: Vec::new(), source: origin };
+        for (certificate, facts, root) in entries {
             inner.certificates.push(certificate);
             inner.certificate_infos.push(facts);
-            inner.anchors.push(anchor);
+            inner.roots.push(root);
         }
         Bundle(Arc::new(inner))
     }
@@ -108,7 +110,7 @@ impl Bundle {
         &self.0.certificate_infos
     }
 
-    /// The subjects of certificates that are not authorities.
+    /// The subjects of certificates that are not authorities, and sign nothing.
     pub fn non_authority_subjects(&self) -> Vec<&str> {
         self.0
             .certificate_infos
@@ -121,7 +123,7 @@ impl Bundle {
     /// The distinguished names of the authorities, sent in the handshake so that a client can choose
     /// its certificate.
     pub fn subjects(&self) -> Vec<DistinguishedName> {
-        self.0.anchors.iter().map(|anchor| DistinguishedName::in_sequence(anchor.subject.as_ref())).collect()
+        self.0.roots.iter().map(|root| DistinguishedName::from(root.subject.clone())).collect()
     }
 
     /// Problems of the certificates that are not valid at `now`.
@@ -135,9 +137,8 @@ impl Bundle {
 
     /// Whether both bundles trust a common key.
     pub fn shares_key_with(&self, other: &Bundle) -> bool {
-        self.0.anchors.iter().any(|anchor| {
-            other.0.anchors.iter().any(|there| there.subject_public_key_info == anchor.subject_public_key_info)
-        })
+        let keys: BTreeSet<_> = other.0.roots.iter().map(|root| &root.public_key).collect();
+        self.0.roots.iter().any(|root| keys.contains(&root.public_key))
     }
 
     /// Some of the subjects, for a log line.
@@ -166,14 +167,27 @@ impl fmt::Debug for Bundle {
     }
 }
 
-fn parse_entry(
-    certificate: CertificateDer<'static>,
-) -> Result<(CertificateDer<'static>, CertificateInfo, TrustAnchor<'static>), String> {
+/// The certificates of a PEM text, at least one; each with what is wrong with it.
+fn pem_entries(pem: &[u8], origin: &dyn fmt::Display) -> Result<Vec<Result<BundleEntry, Problem>>, Problem> {
+    let problem = |message: String| Problem::new(origin, message);
+    let certificates = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| problem(format!("not proper PEM: {error}")))?;
+    if certificates.is_empty() {
+        return Err(problem(explain_empty_bundle(pem).to_owned()));
+    }
+    let entry = |(position, certificate)| {
+        parse_entry(certificate)
+            .map_err(|why| problem(format!("certificate {} of the bundle cannot be used: {why}", position + 1)))
+    };
+    Ok(certificates.into_iter().enumerate().map(entry).collect())
+}
+
+fn parse_entry(certificate: CertificateDer<'static>) -> Result<BundleEntry, String> {
     let facts = CertificateInfo::parse(&certificate)?;
-    let anchor = webpki::anchor_from_trusted_cert(&certificate)
-        .map_err(|_| format!("\"{}\" cannot be a trust anchor", facts.subject))?
-        .to_owned();
-    Ok((certificate, facts, anchor))
+    let root = PathCertificate::parse(&certificate)
+        .map_err(|why| format!("\"{}\" cannot be trusted: {why}", facts.subject))?;
+    Ok((certificate, facts, root))
 }
 
 fn explain_empty_bundle(pem: &[u8]) -> &'static str {
@@ -213,6 +227,19 @@ mod tests {
         }
         let leaf = Bundle::from_pem(pair.certificate.as_bytes(), "ca.crt").unwrap();
         assert_eq!(leaf.non_authority_subjects().len(), 1);
+    }
+
+    #[test]
+    fn partial_bundle_leaves_out_what_cannot_be_parsed() {
+        let good = Authority::generate("a").pem();
+        let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let partial = |pem: &str| Bundle::from_partial_pem(pem.as_bytes(), "caBundle");
+        let whole = Bundle::from_pem(good.as_bytes(), "x").unwrap();
+        assert_eq!(partial(&[bad, &good, bad].concat()).unwrap(), whole);
+        let problem = partial(&[bad, bad].concat()).unwrap_err();
+        assert!(problem.message.starts_with("certificate 1 of the bundle"), "{problem}");
+        assert!(partial("").is_err());
+        assert!(Bundle::from_pem([&good, bad].concat().as_bytes(), "ca.crt").is_err());
     }
 
     #[test]

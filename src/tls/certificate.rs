@@ -25,8 +25,8 @@ pub struct CertificateInfo {
     pub not_before: UnixTime,
     /// Last second in which it is valid.
     pub not_after: UnixTime,
-    /// Whether the certificate may sign others (basic constraints). A version 1 certificate has none and counts as an
-    /// authority, because trust stores contain such roots.
+    /// Whether the certificate may sign others (basic constraints and key usage). A version 1 certificate has neither and
+    /// counts as an authority, because trust stores contain such roots.
     pub is_authority: bool,
     /// Key usage and extended key usage in words, for example `digital signature`, `client authentication`.
     pub usages: Vec<String>,
@@ -47,7 +47,7 @@ impl CertificateInfo {
                 }
                 ParsedExtension::KeyUsage(usage) => usages.extend(usage_names(usage)),
                 ParsedExtension::ExtendedKeyUsage(usage) => {
-                    let known = [
+                    let purposes = [
                         (usage.any, "any purpose"),
                         (usage.server_auth, "server authentication"),
                         (usage.client_auth, "client authentication"),
@@ -56,7 +56,7 @@ impl CertificateInfo {
                         (usage.time_stamping, "time stamping"),
                         (usage.ocsp_signing, "OCSP signing"),
                     ];
-                    usages.extend(known.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()));
+                    usages.extend(purposes.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()));
                     usages.extend(usage.other.iter().map(|oid| format!("purpose {oid}")));
                 }
                 _ => {}
@@ -114,11 +114,17 @@ pub(super) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
 }
 
 fn is_authority(certificate: &X509Certificate<'_>) -> bool {
-    match certificate.basic_constraints() {
-        Ok(Some(constraints)) => constraints.value.ca,
-        Ok(None) => certificate.version().0 == 0,
+    let may_sign = match certificate.key_usage() {
+        Ok(Some(usage)) => usage.value.flags == 0 || usage.value.key_cert_sign(),
+        Ok(None) => true,
         Err(_) => false,
-    }
+    };
+    may_sign
+        && match certificate.basic_constraints() {
+            Ok(Some(constraints)) => constraints.value.ca,
+            Ok(None) => certificate.version().0 == 0,
+            Err(_) => false,
+        }
 }
 
 pub(super) fn to_unix_time(time: ASN1Time) -> UnixTime {

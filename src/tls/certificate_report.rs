@@ -57,7 +57,7 @@ impl From<&KeyPair> for CertificateReport {
     fn from(pair: &KeyPair) -> CertificateReport {
         let info = pair.info();
         CertificateReport {
-            file: pair.place().to_owned(),
+            file: pair.location().to_owned(),
             subject: info.subject.clone(),
             names: info.names.clone(),
             not_before: format_unix_time(info.not_before),

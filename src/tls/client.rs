@@ -15,9 +15,9 @@ use rustls::{ClientConfig, Error, NamedGroup};
 use super::bundle::Bundle;
 use super::connection_failure::{remember_explanation, to_rustls_error};
 use super::key_pair::KeyPair;
+use super::path::PeerRole;
 use super::provider;
 use super::signature::signature_checks;
-use super::verify::PeerRole;
 use crate::process::Problem;
 
 /// Sessions that are kept for one configuration.
@@ -134,7 +134,7 @@ impl ServerCertVerifier for BackendVerifier {
         if let Some(authorities) = &self.ca_bundle {
             authorities.verify_server(end_entity, intermediates, server_name, now).map_err(|error| {
                 let text = authorities.describe_rejection(PeerRole::Server, end_entity, &error);
-                let error = to_rustls_error(error);
+                let error = to_rustls_error(error, Some(server_name), now);
                 remember_explanation(&error, text, end_entity);
                 Error::InvalidCertificate(error)
             })?;

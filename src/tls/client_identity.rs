@@ -38,7 +38,7 @@ impl ClientIdentity {
                 // Before it is logged: an operator who reads the line may withdraw the trust in the old pair.
                 self.publisher.publish(pair.clone());
                 tracing::info!(
-                    files = pair.place(),
+                    files = pair.location(),
                     subject = pair.info().subject,
                     until = super::certificate::format_date(pair.not_after()),
                     "client certificate reloaded"
@@ -54,14 +54,14 @@ impl ClientIdentity {
 fn warn_of_early(pair: &KeyPair) {
     let facts = pair.info();
     if let Some(why) = facts.early(UnixTime::now()) {
-        let (files, subject) = (pair.place(), &facts.subject);
+        let (files, subject) = (pair.location(), &facts.subject);
         tracing::warn!(files, subject, "backends will refuse our client certificate: {why}");
     }
 }
 
 fn warn_of_usage(pair: &KeyPair) {
     let facts = pair.info();
-    let (files, subject) = (pair.place(), &facts.subject);
+    let (files, subject) = (pair.location(), &facts.subject);
     if !facts.allows_usage("client authentication") {
         tracing::warn!(
             files,

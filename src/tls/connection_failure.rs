@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::io;
 
-use rustls::pki_types::CertificateDer;
-use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose, InvalidMessage};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
 use super::certificate::format_date;
+use super::path::{PathError, PathFault};
 
 /// Go's "server gave HTTP response to HTTPS client".
 const WITHOUT_TLS: &str = "it answered without TLS; is this a port for plain HTTP?";
@@ -262,24 +263,28 @@ impl ConnectionFailure {
     }
 }
 
-/// Converts webpki's error into rustls' error, so that the peer gets the matching alert.
-pub(super) fn to_rustls_error(error: webpki::Error) -> CertificateError {
-    use webpki::Error as Web;
-    match error {
-        Web::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
-        Web::CertNotValidYet { time, not_before } => CertificateError::NotValidYetContext { time, not_before },
-        // An authority recreated under the same name causes a bad signature.
-        Web::UnknownIssuer | Web::CaUsedAsEndEntity | Web::InvalidSignatureForPublicKey => {
-            CertificateError::UnknownIssuer
-        }
-        Web::CertNotValidForName(name) => {
-            CertificateError::NotValidForNameContext { expected: name.expected, presented: name.presented }
-        }
-        Web::RequiredEkuNotFoundContext(_) => {
-            CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented: Vec::new() }
-        }
-        Web::UnsupportedCriticalExtension => CertificateError::UnhandledCriticalExtension,
-        Web::BadDer | Web::BadDerTime | Web::TrailingData(_) => CertificateError::BadEncoding,
-        other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),
+/// Converts the error into rustls' error, so that the peer gets the matching alert.
+pub(super) fn to_rustls_error(error: PathError, name: Option<&ServerName<'_>>, time: UnixTime) -> CertificateError {
+    match error.fault {
+        PathFault::Expired { not_after } => CertificateError::ExpiredContext { time, not_after },
+        PathFault::NotYetValid { not_before } => CertificateError::NotValidYetContext { time, not_before },
+        // An authority recreated under the same name causes a wrong signature.
+        PathFault::UnknownIssuer
+        | PathFault::WrongSignature
+        | PathFault::NotAuthority
+        | PathFault::MayNotSignCertificates
+        | PathFault::PathTooLong { .. }
+        | PathFault::NameNotPermitted(_)
+        | PathFault::NoCommonPolicy
+        | PathFault::TooManySignatures => CertificateError::UnknownIssuer,
+        PathFault::WrongName { presented, .. } => match name {
+            Some(name) => CertificateError::NotValidForNameContext { expected: name.to_owned(), presented },
+            None => CertificateError::NotValidForName,
+        },
+        PathFault::WrongUsage => CertificateError::InvalidPurpose,
+        PathFault::UnknownCriticalExtension(_) => CertificateError::UnhandledCriticalExtension,
+        PathFault::Malformed(_) => CertificateError::BadEncoding,
+        // Not `CertificateError::Other`, which equals nothing, not even itself.
+        PathFault::UnsupportedSignature => CertificateError::ApplicationVerificationFailure,
     }
 }

@@ -1,4 +1,4 @@
-//! DER encoding of distinguished names with several attributes of one type.
+//! DER: elements of a certificate, and distinguished names with several attributes of one type.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -69,7 +69,7 @@ fn encode_element(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// Splits off the first element of `bytes`: the element, its content, and the rest.
-fn split_element(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub(super) fn split_element(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&[_, first], rest) = bytes.split_first_chunk()?;
     let (length, rest) = if first < 0x80 {
         (usize::from(first), rest)

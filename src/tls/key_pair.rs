@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 
 use super::certificate::{CertificateInfo, parse};
+use super::path::PathCertificate;
 use super::provider;
 use crate::process::{HelpTopic, Problem};
 
@@ -27,7 +28,7 @@ pub struct PairFiles {
 pub struct KeyPair {
     certified: Arc<CertifiedKey>,
     info: CertificateInfo,
-    place: String,
+    location: String,
 }
 
 impl PairFiles {
@@ -37,7 +38,7 @@ impl PairFiles {
     }
 
     /// Both paths, as the place of problems.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{} with {}", self.certificate.display(), self.key.display())
     }
 }
@@ -45,36 +46,36 @@ impl PairFiles {
 impl KeyPair {
     /// Loads and checks a pair; every problem names both files. Logs a warning if the key is world-readable.
     pub fn load(files: &PairFiles) -> Result<KeyPair, Problem> {
-        let place = files.place();
+        let location = files.location();
         let read = |path: &Path, what: &str| {
             fs::read(path)
-                .map_err(|error| Problem::new(&place, format!("cannot read the {what} {}: {error}", path.display())))
+                .map_err(|error| Problem::new(&location, format!("cannot read the {what} {}: {error}", path.display())))
         };
         let chain = read(&files.certificate, "certificate")?;
         let key = read(&files.key, "key")?;
         warn_if_others_can_read(&files.key);
-        KeyPair::from_pem(&chain, &key, &place)
+        KeyPair::from_pem(&chain, &key, &location)
     }
 
     /// As [`KeyPair::load`], for a listener: its peers must be able to parse the certificate.
     pub fn load_serving(files: &PairFiles) -> Result<KeyPair, Problem> {
         let pair = KeyPair::load(files)?;
-        match webpki::EndEntityCert::try_from(&pair.chain()[0]) {
-            Ok(_) => Ok(pair),
-            Err(_) => Err(Problem::new(
-                &pair.place,
-                format_args!(
-                    "the certificate ({}) cannot be used: it must be an X.509 version 3 certificate without unknown \
-                     critical extensions",
-                    pair.info.subject
-                ),
-            )),
-        }
+        let fault = match PathCertificate::parse(&pair.chain()[0]) {
+            Err(why) => why,
+            Ok(certificate) => match certificate.unusable_for_serving() {
+                Some(why) => why,
+                None => return Ok(pair),
+            },
+        };
+        Err(Problem::new(
+            &pair.location,
+            format_args!("the certificate ({}) cannot be used by a listener: {fault}", pair.info.subject),
+        ))
     }
 
-    /// Parses and checks a pair in memory; problems name `place`.
-    pub fn from_pem(chain: &[u8], key: &[u8], place: &str) -> Result<KeyPair, Problem> {
-        let problem = |message: String| Problem::new(place, message);
+    /// Parses and checks a pair in memory; problems name `location`.
+    pub fn from_pem(chain: &[u8], key: &[u8], location: &str) -> Result<KeyPair, Problem> {
+        let problem = |message: String| Problem::new(location, message);
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| problem(format!("the certificate is not proper PEM: {error}")))?;
@@ -102,7 +103,7 @@ impl KeyPair {
             )));
         }
         let certified = CertifiedKey::new(chain, key);
-        Ok(KeyPair { certified: Arc::new(certified), info: facts, place: place.to_owned() })
+        Ok(KeyPair { certified: Arc::new(certified), info: facts, location: location.to_owned() })
     }
 
     /// The pair for rustls, server or client side.
@@ -129,12 +130,12 @@ impl KeyPair {
     pub fn validity_problem(&self, now: UnixTime) -> Option<Problem> {
         let why = self.info.validity_error(now)?;
         let message = format_args!("the certificate ({}) is not valid: {why}", self.info.subject);
-        Some(Problem::new(&self.place, message).with_help(HelpTopic::CertificateValidity))
+        Some(Problem::new(&self.location, message).with_help(HelpTopic::CertificateValidity))
     }
 
     /// The files it came from.
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn location(&self) -> &str {
+        &self.location
     }
 }
 

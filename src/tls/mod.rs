@@ -12,6 +12,7 @@ mod expiry_log;
 mod expiry_warning;
 mod generate;
 mod key_pair;
+mod path;
 mod peer_certificate;
 pub mod server;
 mod signature;
@@ -36,7 +37,9 @@ pub use connection_failure::{ConnectionFailure, describe_error, failure_reason, 
 pub use expiry_log::ExpiryLog;
 pub(crate) use expiry_warning::describe_time_left;
 pub use expiry_warning::{EARLIEST_EXPIRY_WARNING, ExpiringCertificate, ExpiryWarning};
-pub use generate::authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued};
+pub use generate::authority::{
+    AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued, KeyType,
+};
 pub(crate) use generate::certificate_store::already_exists;
 pub use generate::certificate_store::{CertificateKind, CertificateStore};
 pub use generate::csr::{PendingCertificate, RequestedCertificate};

@@ -1,23 +1,15 @@
 //! Verification of a certificate chain by a CA bundle.
 //!
-//! Where rustls-webpki is stricter or laxer than Go's crypto/x509, which every Kubernetes component uses,
-//! this follows Go where that is safe, and the message names the difference where it is not:
-//!
-//! * an expired anchor is not trusted (webpki ignores an anchor's dates);
-//! * the extended key usage "any" satisfies any required usage;
-//! * a backend may present exactly a certificate of the bundle, whether it is an authority or not (self-signed
-//!   serving certificates are), but a client may not;
-//! * a version 1 certificate is refused as a peer's certificate.
+//! Accepted is what Go's crypto/x509, which every Kubernetes component uses, accepts. A peer may also present exactly a
+//! certificate of the bundle, whether it is an authority or not (self-signed serving certificates are).
 
 use std::fmt;
 use std::time::Duration;
 
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
-use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, VerifiedPath};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::bundle::Bundle;
-use super::certificate::CertificateInfo;
-use super::provider;
+use super::path::{PathCertificate, PathError, PathFault, PeerRole, build_path};
 
 /// A certificate chain that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,13 +43,6 @@ impl fmt::Display for UntrustedChain {
 
 impl std::error::Error for UntrustedChain {}
 
-/// The role of a peer, which determines the required key usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerRole {
-    Client,
-    Server,
-}
-
 impl Bundle {
     /// Verifies a client's chain (leaf first) for client authentication at `now`.
     ///
@@ -68,8 +53,8 @@ impl Bundle {
             return Err(UntrustedChain { reason: "no certificate was presented".to_owned(), retry_at: None });
         };
         self.verify_path(leaf, intermediates, now, PeerRole::Client).map_err(|error| {
-            let again = match &error {
-                webpki::Error::CertNotValidYet { not_before, .. } => Some(*not_before),
+            let again = match &error.fault {
+                PathFault::NotYetValid { not_before } => Some(*not_before),
                 _ => None,
             };
             UntrustedChain { reason: self.describe_rejection(PeerRole::Client, leaf, &error), retry_at: again }
@@ -83,13 +68,10 @@ impl Bundle {
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Result<VerifiedChain, webpki::Error> {
-        let judged = match self.0.certificates.binary_search_by(|it| it.as_ref().cmp(leaf.as_ref())) {
-            Ok(pinned) => verify_pinned_server(leaf, &self.0.certificate_infos[pinned], now)?,
-            Err(_) => self.verify_path(leaf, intermediates, now, PeerRole::Server)?,
-        };
-        EndEntityCert::try_from(leaf)?.verify_is_valid_for_subject_name(name)?;
-        Ok(judged)
+    ) -> Result<VerifiedChain, PathError> {
+        let verified = self.verify_path(leaf, intermediates, now, PeerRole::Server)?;
+        parse_leaf(leaf)?.check_host_name(name)?;
+        Ok(verified)
     }
 
     /// Verifies path, dates and key usage, without a name.
@@ -99,98 +81,18 @@ impl Bundle {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
         role: PeerRole,
-    ) -> Result<VerifiedChain, webpki::Error> {
-        let end_entity = EndEntityCert::try_from(leaf)?;
-        let in_time = |path: &VerifiedPath<'_>| self.anchor_valid_until(path.anchor(), now).map(|_| ());
-        let path = end_entity.verify_for_usage(
-            provider().signature_verification_algorithms.all,
-            &self.0.anchors,
-            intermediates,
-            now,
-            ExtendedKeyUsageCheck(role),
-            None,
-            Some(&in_time),
-        )?;
-        let mut until = self.anchor_valid_until(path.anchor(), now)?;
-        let of_path = std::iter::once(leaf.as_ref().to_vec())
-            .chain(path.intermediate_certificates().map(|it| it.der().as_ref().to_vec()));
-        for der in of_path {
-            let facts = CertificateInfo::parse(&der).map_err(|_| webpki::Error::BadDer)?;
-            until = until.min(facts.not_after);
-        }
-        Ok(VerifiedChain { valid_until: until })
-    }
-
-    /// Last second in which an anchor is valid. If two certificates have the same name and key (a renewed authority),
-    /// the one that expires last counts.
-    fn anchor_valid_until(&self, used: &TrustAnchor<'_>, now: UnixTime) -> Result<UnixTime, webpki::Error> {
-        let same = self.0.anchors.iter().zip(&self.0.certificate_infos).filter(|(anchor, _)| {
-            anchor.subject == used.subject && anchor.subject_public_key_info == used.subject_public_key_info
-        });
-        let mut verdict = Err(webpki::Error::UnknownIssuer);
-        for (_, facts) in same {
-            verdict = match (check_validity(facts, now), verdict) {
-                (Ok(until), Ok(known)) => Ok(until.max(known)),
-                (Err(_), Ok(known)) => Ok(known),
-                (it, Err(_)) => it,
-            };
-        }
-        verdict
+    ) -> Result<VerifiedChain, PathError> {
+        let leaf = parse_leaf(leaf)?;
+        // One that cannot be read is in no path.
+        let intermediates: Vec<_> = intermediates.iter().filter_map(|it| PathCertificate::parse(it).ok()).collect();
+        let path = build_path(&leaf, &intermediates, &self.0.roots, now, role)?;
+        let valid_until = path.iter().map(|it| it.not_after).min().unwrap_or(leaf.not_after);
+        Ok(VerifiedChain { valid_until })
     }
 }
 
-fn check_validity(facts: &CertificateInfo, now: UnixTime) -> Result<UnixTime, webpki::Error> {
-    if now.as_secs() < facts.not_before.as_secs() {
-        Err(webpki::Error::CertNotValidYet { time: now, not_before: facts.not_before })
-    } else if now.as_secs() > facts.not_after.as_secs() {
-        Err(webpki::Error::CertExpired { time: now, not_after: facts.not_after })
-    } else {
-        Ok(facts.not_after)
-    }
-}
-
-/// Verifies a backend that presents exactly a certificate of the bundle: no path is built, but dates and
-/// key usage are checked.
-fn verify_pinned_server(
-    leaf: &CertificateDer<'_>,
-    facts: &CertificateInfo,
-    now: UnixTime,
-) -> Result<VerifiedChain, webpki::Error> {
-    let until = check_validity(facts, now)?;
-    let usage = super::certificate::parse(leaf).map_err(|_| webpki::Error::BadDer)?;
-    let usage = usage.extended_key_usage().map_err(|_| webpki::Error::ExtensionValueInvalid)?;
-    if usage.is_some_and(|usage| !usage.value.any && !usage.value.server_auth) {
-        return Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext {
-            required: KeyUsage::server_auth(),
-            present: Vec::new(),
-        }));
-    }
-    Ok(VerifiedChain { valid_until: until })
-}
-
-/// Checks the extended key usage as Go does: absent, "any" and the required usage are accepted.
-struct ExtendedKeyUsageCheck(PeerRole);
-
-impl ExtendedKeyUsageValidator for ExtendedKeyUsageCheck {
-    fn validate(&self, iter: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
-        const ANY: &[usize] = &[2, 5, 29, 37, 0];
-        let (required, wanted) = match self.0 {
-            PeerRole::Client => (KeyUsage::client_auth(), KeyUsage::CLIENT_AUTH_REPR),
-            PeerRole::Server => (KeyUsage::server_auth(), KeyUsage::SERVER_AUTH_REPR),
-        };
-        let mut present = Vec::new();
-        for purpose in iter {
-            let purpose = purpose?.to_decoded_oid();
-            if purpose == ANY || purpose == wanted {
-                return Ok(());
-            }
-            present.push(purpose);
-        }
-        if present.is_empty() {
-            return Ok(());
-        }
-        Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext { required, present }))
-    }
+fn parse_leaf(leaf: &CertificateDer<'_>) -> Result<PathCertificate, PathError> {
+    PathCertificate::parse(leaf).map_err(|why| PathError::of_leaf(PathFault::Malformed(why)))
 }
 
 #[cfg(test)]
@@ -251,7 +153,7 @@ mod tests {
         let new = Authority::with_key("clients", key(), SystemTime::now()).unwrap().0;
         let pair = new.pair(&jane());
         let refused = rejection(&old.bundle(), pair.chain());
-        assert!(refused.reason.contains("a CA certificate above it in the chain expired"), "{refused}");
+        assert!(refused.reason.contains("the authority \"CN=clients\" above it expired on 20"), "{refused}");
         let both = Bundle::from_pem((old.pem() + &new.pem()).as_bytes(), "ca.crt").unwrap();
         assert_eq!(both.verify_client(pair.chain(), now()).unwrap().valid_until, pair.not_after());
     }
@@ -267,14 +169,27 @@ mod tests {
             // Same name, other key.
             (impostor.pair(&jane()).chain().to_vec(), "its signature is not that of the authority it names"),
             (authority.pair(&CertificateSpec::serving(&names)).chain().to_vec(), "not for client authentication"),
-            (vec![authority.certificate().clone()], "Go accepts that"),
-            (vec![authority.version_1(&authority.issue(&jane(), SystemTime::now()).unwrap())], "version 1"),
             (vec![CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])], "cannot be read"),
             (vec![], "no certificate was presented"),
         ] {
             let refused = rejection(&bundle, &chain);
             assert!(refused.reason.contains(reason), "{reason}: {refused}");
         }
+    }
+
+    #[test]
+    fn verify_client_accepts_what_go_accepts() {
+        let authority = Authority::generate("clients");
+        let jane = authority.issue(&jane(), SystemTime::now()).unwrap();
+        // An authority's own certificate, and one of version 1 (MicroK8s).
+        for leaf in [authority.certificate().clone(), authority.version_1(&jane)] {
+            let judged = authority.bundle().verify_client(&[leaf], now());
+            assert!(judged.is_ok(), "{judged:?}");
+        }
+        // A certificate of the bundle, beside one of an authority that did not sign it.
+        let pem = [Authority::generate("others").pem(), jane.certificate.clone()].concat();
+        let bundle = Bundle::from_pem(pem.as_bytes(), "ca.crt").unwrap();
+        assert!(bundle.verify_client(&[jane.der().unwrap()], now()).is_ok());
     }
 
     #[test]
@@ -287,6 +202,6 @@ mod tests {
         assert!(authority.bundle().verify_client(&[issue(&extension)], now()).is_ok());
         extension.set_criticality(true);
         let refused = rejection(&authority.bundle(), &[issue(&extension)]);
-        assert!(refused.reason.contains("critical extension"), "{refused}");
+        assert!(refused.reason.contains("critical extension (1.2.3.4)"), "{refused}");
     }
 }

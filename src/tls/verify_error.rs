@@ -4,16 +4,11 @@ use rustls::pki_types::CertificateDer;
 
 use super::bundle::Bundle;
 use super::certificate::{CertificateInfo, format_date};
-use super::verify::PeerRole;
+use super::path::{PathError, PathFault, PeerRole};
 
 impl Bundle {
     /// The log message for a rejected certificate. It contains no current time, so that repeated messages are equal.
-    pub(super) fn describe_rejection(
-        &self,
-        role: PeerRole,
-        leaf: &CertificateDer<'_>,
-        error: &webpki::Error,
-    ) -> String {
+    pub(super) fn describe_rejection(&self, role: PeerRole, leaf: &CertificateDer<'_>, error: &PathError) -> String {
         let kind = match role {
             PeerRole::Client => "client certificate",
             PeerRole::Server => "server certificate",
@@ -22,7 +17,7 @@ impl Bundle {
             Ok(facts) => facts,
             Err(why) => return format!("the {kind} cannot be read: {why}"),
         };
-        let why = self.rejection_reason(role, leaf, &facts, error);
+        let why = self.rejection_reason(role, &facts, error);
         let CertificateInfo { subject, serial, issuer, .. } = &facts;
         format!(
             "{kind} \"{subject}\" (serial {serial}, issued by \"{issuer}\") is not trusted by {}: {why}",
@@ -30,60 +25,64 @@ impl Bundle {
         )
     }
 
-    fn rejection_reason(
-        &self,
-        role: PeerRole,
-        leaf: &CertificateDer<'_>,
-        facts: &CertificateInfo,
-        error: &webpki::Error,
-    ) -> String {
-        match error {
-            webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
-                "it is in the bundle itself; Go accepts that, here only certificates signed by an authority of the bundle are"
-                    .to_owned()
+    fn rejection_reason(&self, role: PeerRole, facts: &CertificateInfo, error: &PathError) -> String {
+        let whose = match &error.authority {
+            Some(subject) => format!("the authority \"{subject}\" above it"),
+            None => "it".to_owned(),
+        };
+        match &error.fault {
+            PathFault::Malformed(why) => format!("it cannot be read: {why}"),
+            PathFault::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.subjects_summary()),
+            PathFault::WrongSignature => match &error.authority {
+                Some(subject) => {
+                    format!("the signature of the authority \"{subject}\" above it is not that of its issuer")
+                }
+                None => format!("its signature is not that of the authority it names, \"{}\"", facts.issuer),
+            },
+            PathFault::UnsupportedSignature => {
+                format!("{whose} has an insecure or unsupported signature (SHA-1, an RSA key under 2048 bits)")
             }
-            webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.subjects_summary()),
-            webpki::Error::CertExpired { not_after, .. } if *not_after == facts.not_after => {
-                format!("it expired on {}", format_date(*not_after))
+            PathFault::Expired { not_after } => format!("{whose} expired on {}", format_date(*not_after)),
+            PathFault::NotYetValid { not_before } => {
+                format!("{whose} is not valid before {}; is a clock wrong?", format_date(*not_before))
             }
-            webpki::Error::CertExpired { not_after, .. } => {
-                format!("a CA certificate above it in the chain expired on {}", format_date(*not_after))
+            PathFault::UnknownCriticalExtension(oid) => format!("{whose} has an unknown critical extension ({oid})"),
+            PathFault::NotAuthority => {
+                format!("{whose} is no certificate authority: the basic constraint CA is not set")
             }
-            webpki::Error::CertNotValidYet { not_before, .. } => {
-                format!("it, or an authority above it, is not valid before {}; is a clock wrong?", format_date(*not_before))
+            PathFault::MayNotSignCertificates => {
+                format!("{whose} may not sign certificates: its key usage has no keyCertSign")
             }
-            webpki::Error::RequiredEkuNotFoundContext(_) => {
-                let wanted = match role {
+            PathFault::PathTooLong { limit } => {
+                format!("{whose} allows at most {limit} authorities below it (pathLenConstraint)")
+            }
+            PathFault::WrongUsage => {
+                let purpose = match role {
                     PeerRole::Client => "client authentication",
                     PeerRole::Server => "server authentication",
                 };
-                let usages = if facts.usages.is_empty() { "nothing".to_owned() } else { facts.usages.join(", ") };
-                format!("it, or an authority above it, is not for {wanted}; it is for {usages}")
+                match &error.authority {
+                    Some(_) => format!("{whose} is not for {purpose} by its extended key usage"),
+                    None => format!("it is not for {purpose}; it is for {}", facts.usages.join(", ")),
+                }
             }
-            webpki::Error::CertNotValidForName(_) if facts.names.is_empty() => {
-                "it has no subject alternative name, and its common name does not count".to_owned()
+            PathFault::NameNotPermitted(why) => {
+                format!("an authority above it may not sign for this name (name constraints): {why}")
             }
-            webpki::Error::CertNotValidForName(name) => {
-                format!("it is for {}, not for {}", facts.names.join(", "), name.expected.to_str())
-            }
-            webpki::Error::CaUsedAsEndEntity => {
-                "it is an authority's own certificate; Go accepts that if the bundle contains it, here it is refused".to_owned()
-            }
-            webpki::Error::UnsupportedCertVersion => {
-                "it is an X.509 version 1 certificate, which has no key usage; use version 3".to_owned()
-            }
-            webpki::Error::UnsupportedCriticalExtension => "it has an unknown critical extension".to_owned(),
-            webpki::Error::InvalidSignatureForPublicKey => {
-                format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
-            }
-            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
-            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
-                "it, or an authority above it, has an insecure signature (SHA-1, a short RSA key)"
+            PathFault::NoCommonPolicy => {
+                "an authority above it requires a certificate policy that not all certificates of the path have"
                     .to_owned()
             }
-            webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),
-            webpki::Error::PathLenConstraintViolated => "there are too many authorities above it".to_owned(),
-            other => format!("{other:?}"),
+            PathFault::TooManySignatures => {
+                "too many certificates have the name of an authority; no path was found in 100 signature checks"
+                    .to_owned()
+            }
+            PathFault::WrongName { presented, .. } if presented.is_empty() => {
+                "it has no subject alternative name, and its common name does not count".to_owned()
+            }
+            PathFault::WrongName { expected, .. } => {
+                format!("it is for {}, not for {expected}", facts.names.join(", "))
+            }
         }
     }
 }

@@ -142,27 +142,27 @@ impl ChangeRing {
         }
     }
 
-    fn place_after(&self, revision: Revision) -> usize {
+    fn index_after(&self, revision: Revision) -> usize {
         self.changes.partition_point(|change| change.revision <= revision)
     }
 
-    /// The first change after `position` of which `wanted` makes something, among the next `budget` ones.
+    /// The first change after `position` of which `select` returns something, among the next `budget` ones.
     pub(super) fn scan<T>(
         &self,
         position: Revision,
         budget: usize,
-        mut wanted: impl FnMut(&Arc<StoredChange>) -> Option<T>,
+        mut select: impl FnMut(&Arc<StoredChange>) -> Option<T>,
     ) -> Scan<T> {
         if position < self.floor {
             return Scan::Behind(self.floor);
         }
-        let place = self.place_after(position);
-        for change in self.changes.range(place..).take(budget) {
-            if let Some(found) = wanted(change) {
+        let index = self.index_after(position);
+        for change in self.changes.range(index..).take(budget) {
+            if let Some(found) = select(change) {
                 return Scan::Found(found);
             }
         }
-        match self.changes.get(place + budget) {
+        match self.changes.get(index + budget) {
             Some(next) => Scan::Partial(next.revision - 1),
             None => Scan::Exhausted,
         }
@@ -170,7 +170,7 @@ impl ChangeRing {
 
     /// The change of a revision.
     pub(super) fn find(&self, revision: Revision) -> Option<&Arc<StoredChange>> {
-        let change = self.changes.get(self.place_after(revision.checked_sub(1)?))?;
+        let change = self.changes.get(self.index_after(revision.checked_sub(1)?))?;
         (change.revision == revision).then_some(change)
     }
 
@@ -179,7 +179,7 @@ impl ChangeRing {
         if floor < self.floor {
             return None;
         }
-        let (start, end) = (self.place_after(floor), self.place_after(last));
+        let (start, end) = (self.index_after(floor), self.index_after(last));
         let start = start.max(end.saturating_sub(count)).min(end);
         Some(self.changes.range(start..end).rev().cloned().collect())
     }

@@ -17,8 +17,8 @@ use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::observe::metrics::{StorageOperation, StorageRequests};
 use crate::storage::{
-    self, ChangeSink, Clock, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress, RecordChange, Revision,
-    Store,
+    self, ChangeSink, Clock, CommitCondition, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress,
+    RecordChange, Revision, Store,
 };
 
 /// Number of records that a load parses before other tasks of the thread run.
@@ -174,7 +174,21 @@ impl ResourceCollection {
     /// # Errors
     /// [`Error::Conflict`] with the object that exists, [`Error::Store`].
     pub async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Stored>, Error> {
-        self.put(key, Expect::Absent, value, ttl).await
+        self.create_if(key, value, ttl, Vec::new()).await
+    }
+
+    /// Creates an object if conditions on other keys are met, in one step.
+    ///
+    /// # Errors
+    /// As [`create`](ResourceCollection::create), and [`Error::ConditionFailed`].
+    pub async fn create_if(
+        &self,
+        key: &Key,
+        value: Bytes,
+        ttl: Option<Duration>,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<Arc<Stored>, Error> {
+        self.put((key, Expect::Absent), value, ttl, conditions).await
     }
 
     /// Replaces an object that has a revision.
@@ -188,7 +202,22 @@ impl ResourceCollection {
         value: Bytes,
         ttl: Option<Duration>,
     ) -> Result<Arc<Stored>, Error> {
-        self.put(key, Expect::At(revision), value, ttl).await
+        self.update_if(key, revision, value, ttl, Vec::new()).await
+    }
+
+    /// Replaces an object that has a revision if conditions on other keys are met, in one step.
+    ///
+    /// # Errors
+    /// As [`update`](ResourceCollection::update), and [`Error::ConditionFailed`].
+    pub async fn update_if(
+        &self,
+        key: &Key,
+        revision: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<Arc<Stored>, Error> {
+        self.put((key, Expect::At(revision)), value, ttl, conditions).await
     }
 
     /// Deletes an object that has a revision; returns the revision of the deletion.
@@ -196,15 +225,34 @@ impl ResourceCollection {
     /// # Errors
     /// [`Error::Conflict`] with the object that is there now, [`Error::Store`].
     pub async fn delete(&self, key: &Key, revision: Revision) -> Result<Revision, Error> {
-        self.commit(key, Expect::At(revision), Mutation::Delete).await
+        self.delete_if(key, revision, Vec::new()).await
     }
 
-    async fn put(&self, key: &Key, expect: Expect, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Stored>, Error> {
+    /// Deletes an object that has a revision if conditions on other keys are met, in one step.
+    ///
+    /// # Errors
+    /// As [`delete`](ResourceCollection::delete), and [`Error::ConditionFailed`].
+    pub async fn delete_if(
+        &self,
+        key: &Key,
+        revision: Revision,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<Revision, Error> {
+        self.commit(key, Expect::At(revision), Mutation::Delete, conditions).await
+    }
+
+    async fn put(
+        &self,
+        (key, expect): (&Key, Expect),
+        value: Bytes,
+        ttl: Option<Duration>,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<Arc<Stored>, Error> {
         let created = match expect {
             Expect::Absent => None,
             Expect::At(_) => self.get(key).map(|old| old.created()),
         };
-        let revision = self.commit(key, expect, Mutation::Put { value: value.clone(), ttl }).await?;
+        let revision = self.commit(key, expect, Mutation::Put { value: value.clone(), ttl }, conditions).await?;
         // A store that feeds before it answers has it in the ring.
         let change = self.ring().read().find(revision).and_then(|change| change.new_object().cloned());
         Ok(change.unwrap_or_else(|| {
@@ -213,17 +261,24 @@ impl ResourceCollection {
         }))
     }
 
-    async fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> Result<Revision, Error> {
+    async fn commit(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> Result<Revision, Error> {
         let operation = match (&expect, &mutation) {
             (_, Mutation::Delete) => StorageOperation::Delete,
             (Expect::Absent, _) => StorageOperation::Create,
             (Expect::At(_), _) => StorageOperation::Update,
         };
         let began = Instant::now();
-        let outcome = self.store().commit(key, expect, mutation).await;
+        let outcome = self.store().commit_if(key, expect, mutation, conditions).await;
         self.record_request(operation, began, outcome.is_err());
         match outcome? {
             CommitOutcome::Committed(revision) => Ok(revision),
+            CommitOutcome::ConditionFailed(condition) => Err(Error::ConditionFailed(condition)),
             CommitOutcome::Conflict(record) => {
                 let at_hand = self.get(key);
                 let current = record.map(|record| match at_hand {
@@ -347,13 +402,13 @@ impl CollectionState {
 
     /// The object of a record: the one that is cached already, or parsed.
     fn object(&self, record: &Arc<KeyValue>, snapshot: &Snapshot, held: &HashMap<Key, Arc<Stored>>) -> Arc<Stored> {
-        let known = [held.get(&record.key), snapshot.get(record.key.as_str())];
-        let same = known.into_iter().flatten().find(|object| object.revision() == record.revision);
+        let candidates = [held.get(&record.key), snapshot.get(record.key.as_str())];
+        let same = candidates.into_iter().flatten().find(|object| object.revision() == record.revision);
         same.cloned().unwrap_or_else(|| Arc::new(self.parse(record)))
     }
 }
 
-/// Applies the changes of one feed, on the thread of the store.
+/// Applies the changes of one feed, on a thread of the store.
 struct CollectionSink {
     state: Weak<CollectionState>,
     feed: u64,
@@ -404,7 +459,12 @@ impl ChangeSink for CollectionSink {
         let Some(state) = self.state.upgrade() else { return };
         let ended = state.feed.compare_exchange(self.feed, 0, Ordering::AcqRel, Ordering::Acquire);
         if ended.is_ok() {
-            tracing::warn!("watch cache of {} is loaded from the store again: {error}", state.settings.prefix);
+            // A store that is closed in order ends every feed.
+            if error == storage::Error::Closed {
+                tracing::debug!("watch cache of {} has ended: {error}", state.settings.prefix);
+            } else {
+                tracing::warn!("watch cache of {} is loaded from the store again: {error}", state.settings.prefix);
+            }
             state.context.notifiers.signal_all(state.id);
         }
     }

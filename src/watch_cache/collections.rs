@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use super::change_log::HistoryLimits;
 use super::collection::{CacheContext, CollectionSettings, ResourceCollection};
 use super::notify::{Notifier, NotifierSet};
-use crate::storage::{self, Clock, Prefix, Revision, Store};
+use crate::storage::{self, Clock, CommitCondition, CommitOutcome, Expect, Loaded, Mutation, Prefix, Revision, Store};
 
 /// The watch cache of the process. Cheap to clone; usable from any thread.
 #[derive(Clone)]
@@ -73,6 +73,40 @@ impl Collections {
     /// The store cannot tell.
     pub async fn revision(&self) -> Result<Revision, storage::Error> {
         self.0.context.store.current().await
+    }
+
+    /// Reads what the store has below a prefix, of any resource.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn load(&self, prefix: &Prefix) -> Result<Loaded, storage::Error> {
+        self.0.context.store.load(prefix).await
+    }
+
+    /// Deletes what the store has below a prefix, of any resource, as long as `condition` is met. Returns how many objects
+    /// were deleted.
+    ///
+    /// # Errors
+    /// The store cannot be read or written.
+    pub async fn delete_below(&self, prefix: &Prefix, condition: &CommitCondition) -> Result<usize, storage::Error> {
+        let store = &self.0.context.store;
+        let mut deleted = 0;
+        for record in store.load(prefix).await?.records {
+            let mut expected = Some(record.revision);
+            while let Some(revision) = expected {
+                let conditions = vec![condition.clone()];
+                let expect = Expect::At(revision);
+                match store.commit_if(&record.key, expect, Mutation::Delete, conditions).await? {
+                    CommitOutcome::Committed(_) => {
+                        deleted += 1;
+                        expected = None;
+                    }
+                    CommitOutcome::Conflict(now) => expected = now.map(|now| now.revision),
+                    CommitOutcome::ConditionFailed(_) => return Ok(deleted),
+                }
+            }
+        }
+        Ok(deleted)
     }
 
     /// Drops history that is too old; called every minute or so.

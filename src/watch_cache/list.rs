@@ -13,6 +13,17 @@ use crate::storage::{self, Prefix, Revision};
 /// Number of objects that are examined before other tasks of the thread run.
 const OBJECTS_AT_ONCE: usize = 1_024;
 
+/// Terms of a selection up to which so many objects are examined; of more terms, fewer.
+const CHEAP_TERMS: usize = 16;
+
+/// Bytes of objects from the history of the store after which a page ends. They are kept until the client has read them.
+const HISTORY_BYTES_PER_LIST: usize = 64 << 20;
+
+/// Number of objects that are examined by a selection of so many terms before other tasks of the thread run.
+fn objects_at_once(terms: usize) -> usize {
+    (OBJECTS_AT_ONCE * CHEAP_TERMS / terms.max(CHEAP_TERMS)).max(1)
+}
+
 /// The revision that a list asks for: `resourceVersion` and `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListRevision {
@@ -68,7 +79,7 @@ impl ResourceCollection {
     /// Makes a list or a page of one.
     ///
     /// # Errors
-    /// [`Error::ListExpired`], [`Error::ContinueExpired`], [`Error::TooLargeResourceVersion`],
+    /// [`Error::ListExpired`], [`Error::ListTooLarge`], [`Error::ContinueExpired`], [`Error::TooLargeResourceVersion`],
     /// [`Error::InvalidContinue`], [`Error::InvalidKey`], [`Error::Store`].
     pub async fn list(&self, query: &ListQuery) -> Result<StoredList, Error> {
         self.ensure_loaded().await?;
@@ -175,9 +186,10 @@ impl ResourceCollection {
         let limit = if limit == 0 { usize::MAX } else { limit };
         let mut page = StoredList { revision, objects: Vec::new(), next: None, remaining: None };
         let mut start = from.map(str::to_owned);
+        let at_once = objects_at_once(query.selection.term_count());
         loop {
             let mut last = None;
-            for object in snapshot.range(scope, start.as_deref()).take(OBJECTS_AT_ONCE) {
+            for object in snapshot.range(scope, start.as_deref()).take(at_once) {
                 // An object beyond the page that is selected: there is another page.
                 let is_selected = query.selection.matches(object);
                 if is_selected && page.objects.len() == limit {
@@ -206,7 +218,10 @@ impl ResourceCollection {
         }
     }
 
-    /// A page from the history of the store, which may reach back further than the ring.
+    /// A page from the history of the store, which may reach back further than the ring. A large page is shorter than asked.
+    ///
+    /// # Errors
+    /// [`Error::ListTooLarge`] for a list that is not to have pages.
     async fn page_of_store(
         &self,
         query: &ListQuery,
@@ -216,17 +231,20 @@ impl ResourceCollection {
     ) -> Result<StoredList, Error> {
         let limit = if query.limit == 0 { usize::MAX } else { query.limit };
         let mut list = StoredList { revision, objects: Vec::new(), next: None, remaining: None };
+        let (snapshot, mut history_bytes) = (self.snapshot(), 0);
         let mut start = from.map(str::to_owned);
         loop {
             let page = self.store().at(scope, start.as_deref(), OBJECTS_AT_ONCE.min(limit), revision).await?;
             let mut records = page.records.into_iter();
             for record in records.by_ref() {
-                let object = self.parse(&record);
-                start = Some(format!("{}\0", object.key()));
+                start = Some(format!("{}\0", record.key));
+                let current = snapshot.get(record.key.as_str()).filter(|current| current.revision() == record.revision);
+                let object = current.cloned().unwrap_or_else(|| Arc::new(self.parse(&record)));
                 if query.selection.matches(&object) {
-                    list.objects.push(Arc::new(object));
+                    history_bytes += if current.is_some() { 0 } else { record.value.len() };
+                    list.objects.push(object);
                 }
-                if list.objects.len() == limit {
+                if list.objects.len() == limit || history_bytes > HISTORY_BYTES_PER_LIST {
                     break;
                 }
             }
@@ -234,7 +252,11 @@ impl ResourceCollection {
             if remaining == 0 {
                 return Ok(list);
             }
-            if list.objects.len() == limit {
+            let is_large = history_bytes > HISTORY_BYTES_PER_LIST;
+            if is_large && query.limit == 0 {
+                return Err(Error::ListTooLarge);
+            }
+            if list.objects.len() == limit || is_large {
                 list.end(scope, revision);
                 list.remaining = query.selection.is_everything().then_some(remaining);
                 return Ok(list);
@@ -259,5 +281,15 @@ impl StoredList {
         let relative = self.objects.last().and_then(|last| last.key().as_str().strip_prefix(scope.as_str()));
         let start = format!("/{}\0", relative.unwrap_or_default());
         self.next = Some(ContinuePosition { revision: Some(revision), start });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_examines_fewer_objects_at_once_by_many_terms() {
+        assert_eq!([0, 16, 32, 15_000, usize::MAX].map(objects_at_once), [1024, 1024, 512, 1, 1]);
     }
 }

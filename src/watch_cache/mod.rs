@@ -34,7 +34,7 @@ pub use select::{Selection, WatchEventKind};
 pub use snapshot::Snapshot;
 pub use stored::{ObjectMetadata, OwnerReference, SortedPairs, Stored, Views};
 
-use crate::storage::{self, KeyError, Revision};
+use crate::storage::{self, CommitCondition, KeyError, Revision};
 
 /// Error of a read or write, which the REST layer answers as a `Status`.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub enum Error {
     },
     /// The revision of a list is older than the history. 410 `Expired`.
     ListExpired,
+    /// A list without pages has too many objects that only the history has. 410 `Expired`.
+    ListTooLarge,
     /// The revision of a continue token is older than the history. 410 `Expired`; `metadata.continue` is a token for
     /// `next`, which goes on at the latest revision.
     ContinueExpired {
@@ -68,6 +70,8 @@ pub enum Error {
         /// The current object.
         current: Option<Arc<Stored>>,
     },
+    /// A condition on other keys is not met: a namespace changed or has objects, for example.
+    ConditionFailed(CommitCondition),
     /// A field selector names a field that the resource does not declare. 400 `field label not supported: …`.
     UnsupportedField(String),
     /// Namespace or name cannot be part of a key. 400 or 404.
@@ -81,6 +85,10 @@ impl fmt::Display for Error {
         match self {
             Error::Expired { requested, oldest } => write!(f, "too old resource version: {requested} ({oldest})"),
             Error::ListExpired => f.write_str("The resourceVersion for the provided list is too old."),
+            Error::ListTooLarge => f.write_str(
+                "The list at the provided resourceVersion is too large for one response: use limit, or list without a \
+                 resourceVersion.",
+            ),
             Error::ContinueExpired { .. } => {
                 f.write_str("The provided continue parameter is too old to display a consistent list result.")
             }
@@ -90,6 +98,11 @@ impl fmt::Display for Error {
             Error::InvalidContinue => f.write_str("continue key is not valid"),
             Error::Conflict { current: Some(current) } => write!(f, "object has revision {}", current.revision()),
             Error::Conflict { current: None } => f.write_str("object does not exist"),
+            Error::ConditionFailed(CommitCondition::At(key, revision)) => {
+                write!(f, "{key} has no longer revision {revision}")
+            }
+            Error::ConditionFailed(CommitCondition::Absent(key)) => write!(f, "{key} exists"),
+            Error::ConditionFailed(CommitCondition::Empty(prefix)) => write!(f, "there are objects below {prefix}"),
             Error::UnsupportedField(field) => write!(f, "field label not supported: {field}"),
             Error::InvalidKey(error) => error.fmt(f),
             Error::Store(error) => error.fmt(f),

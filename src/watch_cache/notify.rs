@@ -194,10 +194,10 @@ impl Notifier {
         }
         // Cursors that are registered from now on find the changes in the ring.
         let interests = self.0.interests.lock();
-        let mut seen = HashSet::new();
+        let mut topic_set = HashSet::new();
         for signal in signals.iter().filter(|signal| !whole.contains(&signal.collection)) {
             let topics = signal.topics.iter().flatten().filter(|topic| interests.by_topic.contains_key(topic));
-            for topic in topics.filter(|topic| seen.insert(**topic)) {
+            for topic in topics.filter(|topic| topic_set.insert(**topic)) {
                 batch.ranges.push(TopicRange { from: *topic, to: *topic, revision: signal.revision });
             }
         }

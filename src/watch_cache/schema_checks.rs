@@ -10,16 +10,16 @@ pub struct SchemaChecks([AtomicU64; 2]);
 impl SchemaChecks {
     /// Whether the object can be sent as it is stored in the version; none if that is not known.
     pub fn result(&self, version: u64) -> Option<bool> {
-        let found = self.place(version).load(Ordering::Relaxed);
+        let found = self.slot(version).load(Ordering::Relaxed);
         (found >> 1 == version).then_some(found & 1 == 1)
     }
 
     /// Records whether the object can be sent as it is stored in the version.
     pub fn record(&self, version: u64, is_unchanged: bool) {
-        self.place(version).store(version << 1 | u64::from(is_unchanged), Ordering::Relaxed);
+        self.slot(version).store(version << 1 | u64::from(is_unchanged), Ordering::Relaxed);
     }
 
-    fn place(&self, version: u64) -> &AtomicU64 {
+    fn slot(&self, version: u64) -> &AtomicU64 {
         let [even, odd] = &self.0;
         if version.is_multiple_of(2) { even } else { odd }
     }

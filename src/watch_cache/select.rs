@@ -55,8 +55,8 @@ impl Selection {
                 "metadata.name" => SelectedField::Name,
                 "metadata.namespace" => SelectedField::Namespace,
                 name => {
-                    let place = declared.iter().position(|field| *field.name == *name);
-                    SelectedField::Declared(place.ok_or_else(|| Error::UnsupportedField(name.to_owned()))?)
+                    let index = declared.iter().position(|field| *field.name == *name);
+                    SelectedField::Declared(index.ok_or_else(|| Error::UnsupportedField(name.to_owned()))?)
                 }
             };
             Ok(ResolvedTerm { field, is_equal: term.equal, value: (*term.value).into() })
@@ -67,6 +67,11 @@ impl Selection {
     /// Whether every object is selected.
     pub fn is_everything(&self) -> bool {
         self.labels.requirements.is_empty() && self.terms.is_empty()
+    }
+
+    /// Number of comparisons for an object.
+    pub(super) fn term_count(&self) -> usize {
+        self.labels.requirements.len() + self.terms.len()
     }
 
     /// Whether the object is selected.

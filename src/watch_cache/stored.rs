@@ -23,6 +23,8 @@ pub struct Stored {
     splice: Splice,
     /// Range of the value of `metadata` in the bytes.
     metadata_range: Range<usize>,
+    /// Where `apiVersion` and `kind` are, each with the comma after it, if that is before `metadata`.
+    type_ranges: Option<[Range<u32>; 2]>,
     metadata: ObjectMetadata,
     /// Values of the declared fields, in the order of their declaration.
     fields: Box<[Box<str>]>,
@@ -100,9 +102,9 @@ impl Stored {
                 (ParsedRecord { fields, ..ParsedRecord::default() }, Some(error.to_string().into()))
             }
         };
-        let ParsedRecord { splice, metadata_range, metadata, fields } = read;
+        let ParsedRecord { splice, metadata_range, type_ranges, metadata, fields } = read;
         let (prefix, views, schema_checks) = (prefix.as_str().len(), Views::default(), SchemaChecks::default());
-        Stored { record, prefix, splice, metadata_range, metadata, fields, defect, views, schema_checks }
+        Stored { record, prefix, splice, metadata_range, type_ranges, metadata, fields, defect, views, schema_checks }
     }
 
     /// The key in the store.
@@ -151,8 +153,8 @@ impl Stored {
     }
 
     /// Value of a declared field by its place in the declaration; empty if it is missing.
-    pub fn field(&self, place: usize) -> &str {
-        self.fields.get(place).map_or("", |value| value)
+    pub fn field(&self, index: usize) -> &str {
+        self.fields.get(index).map_or("", |value| value)
     }
 
     /// Reason why the value cannot be served: it is no JSON object with metadata.
@@ -189,6 +191,22 @@ impl Stored {
             return [self.bytes().clone(), Bytes::new(), Bytes::new()];
         }
         self.versioned_range(0..self.bytes().len(), revision)
+    }
+
+    /// As [`versioned`](Stored::versioned) without `apiVersion` and `kind`. None if they are not where this server writes
+    /// them.
+    pub fn versioned_without_type(&self) -> Option<[Bytes; 5]> {
+        let [api_version, kind] = self.type_ranges.as_ref()?;
+        let offset = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
+        let [before, version, after] = self.versioned();
+        // Both are before `metadata`, and so in the first part.
+        Some([
+            before.slice(..offset(api_version.start)),
+            before.slice(offset(api_version.end)..offset(kind.start)),
+            before.slice(offset(kind.end)..),
+            version,
+            after,
+        ])
     }
 
     /// The value of `metadata`, in parts as [`versioned_as`](Stored::versioned_as).
@@ -240,15 +258,21 @@ impl Views {
 struct ParsedRecord {
     splice: Splice,
     metadata_range: Range<usize>,
+    type_ranges: Option<[Range<u32>; 2]>,
     metadata: ObjectMetadata,
     fields: Box<[Box<str>]>,
 }
 
 fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<ParsedRecord, serde_json::Error> {
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct ObjectRoot<'b> {
         #[serde(borrow)]
         metadata: &'b RawValue,
+        #[serde(borrow)]
+        api_version: Option<&'b RawValue>,
+        #[serde(borrow)]
+        kind: Option<&'b RawValue>,
     }
     let root: ObjectRoot<'_> = serde_json::from_slice(bytes)?;
     let metadata: ObjectMetadata = serde_json::from_str(root.metadata.get())?;
@@ -256,8 +280,24 @@ fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<ParsedRecord, s
     let splice = places.splice(bytes, root.metadata.get());
     let start = root.metadata.get().as_ptr().addr() - bytes.as_ptr().addr();
     let metadata_range = start..start + root.metadata.get().len();
-    let fields = fields.iter().map(|field| field.value(bytes).unwrap_or_default().into()).collect();
-    Ok(ParsedRecord { splice, metadata_range, metadata, fields })
+    let member = |name: &str, value: Option<&RawValue>| member_range(&bytes[..start], name, value?.get());
+    let type_ranges = match (member("apiVersion", root.api_version), member("kind", root.kind)) {
+        (Some(api_version), Some(kind)) if api_version.end <= kind.start => Some([api_version, kind]),
+        _ => None,
+    };
+    let fields = fields.iter().map(|field| field.value(bytes).into()).collect();
+    Ok(ParsedRecord { splice, metadata_range, type_ranges, metadata, fields })
+}
+
+/// Where a member of the object is that begins with `bytes`, with the comma after it. None if it is not followed by one, or
+/// there are spaces.
+fn member_range(bytes: &[u8], name: &str, value: &str) -> Option<Range<u32>> {
+    let value_start = value.as_ptr().addr().checked_sub(bytes.as_ptr().addr())?;
+    let end = value_start + value.len();
+    let start = value_start.checked_sub(name.len() + 3)?;
+    let key = bytes.get(start..value_start)?;
+    let is_member = key.strip_prefix(b"\"")?.strip_suffix(b"\":")? == name.as_bytes() && bytes.get(end) == Some(&b',');
+    if is_member { Some(u32::try_from(start).ok()?..u32::try_from(end + 1).ok()?) } else { None }
 }
 
 /// Keys and values of the metadata as they stand in the bytes.
@@ -360,6 +400,27 @@ mod tests {
     }
 
     #[test]
+    fn stored_type_is_left_out_where_it_is_before_metadata() {
+        for (value, expected) in [
+            (
+                r#"{"allow":1,"apiVersion":"v1","data":{"kind":"x"},"kind":"T","last":[],"metadata":{"name":"a"},"z":1}"#,
+                Some(
+                    r#"{"allow":1,"data":{"kind":"x"},"last":[],"metadata":{"name":"a","resourceVersion":"7"},"z":1}"#,
+                ),
+            ),
+            (r#"{"apiVersion":"v1","kind":"T","metadata":{}}"#, Some(r#"{"metadata":{"resourceVersion":"7"}}"#)),
+            (r#"{"apiVersion":"v1","kind": "T","metadata":{}}"#, None),
+            (r#"{"kind":"T","apiVersion":"v1","metadata":{}}"#, None),
+            (r#"{"apiVersion":"v1","metadata":{},"kind":"T"}"#, None),
+            (r#"{"kind":"T","metadata":{}}"#, None),
+        ] {
+            let parts = stored(value, &[]).versioned_without_type();
+            let text = parts.map(|parts| String::from_utf8(parts.concat()).unwrap());
+            assert_eq!(text.as_deref(), expected, "{value}");
+        }
+    }
+
+    #[test]
     fn stored_api_version_found_at_the_beginning() {
         for (value, expected) in [
             (r#"{"apiVersion":"a/v1","metadata":{}}"#, Some("a/v1")),
@@ -418,7 +479,7 @@ mod tests {
             r#"{"metadata":{},"type":"x\"y","a":{"b":true},"spec":{"count":1.50},"source":null,"reportingComponent":"r"}"#,
             &fields,
         );
-        let values: Vec<_> = (0..6).map(|place| object.field(place)).collect();
+        let values: Vec<_> = (0..6).map(|index| object.field(index)).collect();
         assert_eq!(values, ["x\"y", "true", "1.50", "r", "", ""]);
     }
 

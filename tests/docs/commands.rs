@@ -20,7 +20,7 @@ fn command_blocks_are_run_or_say_why_not() {
             let place = format!("{}:{}", page.path, block.line);
             match &*block.language {
                 "sh" | "console" => {}
-                "text" | "yaml" | "diff" | "json" => continue,
+                "text" | "yaml" | "diff" | "json" | "mermaid" => continue,
                 other => {
                     wrong.push(format!("{place}: a block of {other:?}; commands are sh, everything else is text"));
                     continue;

@@ -18,4 +18,5 @@ mod page_runner;
 mod reference;
 mod results_chart;
 mod source;
+mod threads;
 mod troubleshooting;

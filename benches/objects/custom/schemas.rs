@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use narthex::schema::{
-    Schema, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
+    Schema, StepBudget, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
 };
 use serde_json::Value;
 
@@ -12,6 +12,15 @@ use super::resource::{BenchResource, schema};
 use crate::{ApiServerKind, Results};
 
 const REPETITIONS: u32 = 20_000;
+
+/// As many steps as are needed.
+struct Unbounded;
+
+impl StepBudget for Unbounded {
+    fn spend(&self, _: usize) -> bool {
+        true
+    }
+}
 
 pub(super) fn measure(results: &mut Results) {
     let text = BenchResource::new("none.bench.dev", 0).object("v1", "measured", 1);
@@ -33,13 +42,13 @@ pub(super) fn measure(results: &mut Results) {
         drop_forbidden_nulls(black_box(&mut pruned), &compiled);
     });
     let mut defaulted = object.clone();
-    add("set defaults", &mut || apply_defaults(black_box(&mut defaulted), &compiled));
+    add("set defaults", &mut || apply_defaults(black_box(&mut defaulted), &compiled, usize::MAX).expect("no limit"));
     add("validate", &mut || {
-        black_box(validate(&compiled, black_box(&object), None));
+        black_box(validate(&compiled, black_box(&object), None, &Unbounded));
         black_box(validate_list_types(&compiled, black_box(&object)));
     });
     add("validate beside the old object", &mut || {
-        black_box(validate(&compiled, black_box(&object), Some(&defaulted)));
+        black_box(validate(&compiled, black_box(&object), Some(&defaulted), &Unbounded));
     });
     let began = Instant::now();
     (0..100).for_each(|_| drop(black_box(Schema::read(black_box(&json)))));

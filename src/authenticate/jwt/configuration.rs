@@ -86,12 +86,12 @@ pub(super) enum ClaimValidationRule {
 impl AuthenticationConfiguration {
     /// Returns a problem for each issuer with an egress selection that is not configured. There is no fallback to a
     /// direct connection, as in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
-    pub(super) fn check_egress(&self, path: &Path, ways: &EgressRoutes) -> Problems {
+    pub(super) fn check_egress(&self, path: &Path, routes: &EgressRoutes) -> Problems {
         let missing = self
             .issuers
             .iter()
             .enumerate()
-            .filter(|(_, issuer)| !issuer.egress.is_empty() && ways.get_configured(&issuer.egress).is_none());
+            .filter(|(_, issuer)| !issuer.egress.is_empty() && routes.get_configured(&issuer.egress).is_none());
         let problems = missing.map(|(number, issuer)| {
             let field = format!("jwt[{number}].issuer.egressSelectorType");
             Problem::at_field(
@@ -109,9 +109,9 @@ impl AuthenticationConfiguration {
         AuthenticationConfiguration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Parses the text of such a file; `place` is the file name in problems.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<AuthenticationConfiguration, Problems> {
-        parse_configuration(place, text, json, KIND, |fields| {
+    /// Parses the text of such a file; `location` is the file name in problems.
+    pub fn parse(location: &str, text: &str, json: bool) -> Result<AuthenticationConfiguration, Problems> {
+        parse_configuration(location, text, json, KIND, |fields| {
             let issuers = parse_issuers(fields);
             let anonymous = fields.object("anonymous").map(parse_anonymous);
             AuthenticationConfiguration { issuers, anonymous }
@@ -145,13 +145,13 @@ fn parse_anonymous(mut fields: FieldReader<'_>) -> AnonymousAuthConfig {
 }
 
 fn parse_issuers(fields: &mut FieldReader<'_>) -> Vec<JwtIssuer> {
-    let written = fields.object_list("jwt");
-    if written.len() > MAX_ISSUERS {
-        fields.add_problem("jwt", format_args!("{} issuers are too many; the maximum is {MAX_ISSUERS}", written.len()));
+    let issuers = fields.object_list("jwt");
+    if issuers.len() > MAX_ISSUERS {
+        fields.add_problem("jwt", format_args!("{} issuers are too many; the maximum is {MAX_ISSUERS}", issuers.len()));
         return Vec::new();
     }
     let (mut urls, mut discovery_urls) = (BTreeSet::new(), BTreeSet::new());
-    written.into_iter().filter_map(|one| parse_issuer(one, &mut urls, &mut discovery_urls)).collect()
+    issuers.into_iter().filter_map(|one| parse_issuer(one, &mut urls, &mut discovery_urls)).collect()
 }
 
 fn parse_issuer(
@@ -212,17 +212,17 @@ fn parse_issuer_fields(
     if !url.is_empty() && !urls.insert(url.clone()) {
         fields.add_problem("url", format_args!("duplicate value {url:?}"));
     }
-    let written = fields.string("discoveryURL");
-    let discovery = if written.is_empty() {
+    let discovery_url = fields.string("discoveryURL");
+    let discovery = if discovery_url.is_empty() {
         well_known.map(|url| url.join("/.well-known/openid-configuration"))
     } else {
-        if url.trim_end_matches('/') == written.trim_end_matches('/') {
+        if url.trim_end_matches('/') == discovery_url.trim_end_matches('/') {
             fields.add_problem("discoveryURL", "discoveryURL must be different from URL");
         }
-        if !discovery_urls.insert(written.clone()) {
-            fields.add_problem("discoveryURL", format_args!("duplicate value {written:?}"));
+        if !discovery_urls.insert(discovery_url.clone()) {
+            fields.add_problem("discoveryURL", format_args!("duplicate value {discovery_url:?}"));
         }
-        check_url(&fields, "discoveryURL", &written)
+        check_url(&fields, "discoveryURL", &discovery_url)
     };
     let authority = fields.string("certificateAuthority");
     let mut authorities = None;
@@ -307,10 +307,10 @@ fn compile_condition(fields: &FieldReader<'_>, source: &str, variable: &Expressi
     Some(expression)
 }
 
-fn parse_claim_rules(written: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<ClaimValidationRule> {
+fn parse_claim_rules(rule_fields: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<ClaimValidationRule> {
     let (mut claims, mut expressions) = (BTreeSet::new(), BTreeSet::new());
     let mut rules = Vec::new();
-    for mut fields in written {
+    for mut fields in rule_fields {
         let (name, value) = (fields.string("claim"), fields.string("requiredValue"));
         let (source, message) = (fields.string("expression"), fields.string("message"));
         match (name.is_empty(), source.is_empty()) {
@@ -404,10 +404,10 @@ fn parse_claim_or_expression(mut fields: FieldReader<'_>, prefixed: bool, requir
     found
 }
 
-fn parse_extra(written: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<(String, Expression)> {
+fn parse_extra(mapping_fields: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<(String, Expression)> {
     let mut keys = BTreeSet::new();
     let mut extra = Vec::new();
-    for mut fields in written {
+    for mut fields in mapping_fields {
         let (key, source) = (fields.string("key"), fields.string("valueExpression"));
         if let Err(why) = check_extra_key(&key) {
             fields.add_problem("key", format_args!("{key:?}: {why}"));
@@ -443,10 +443,10 @@ fn check_extra_key(key: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn parse_user_rules(written: Vec<FieldReader<'_>>) -> Vec<(Expression, String)> {
+fn parse_user_rules(rule_fields: Vec<FieldReader<'_>>) -> Vec<(Expression, String)> {
     let mut expressions = BTreeSet::new();
     let mut rules = Vec::new();
-    for mut fields in written {
+    for mut fields in rule_fields {
         let (source, message) = (fields.string("expression"), fields.string("message"));
         if source.is_empty() {
             fields.add_problem("expression", "required");

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION, USER_AGENT};
 use http::{HeaderValue, Request};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 
 use super::jwks::Jwks;
 use super::url::HttpsUrl;
 use crate::egress::{Address, BackendTls, Dialer, EgressRoute, EndpointKey, Pool, SendError, TransportSecurity};
-use crate::message::Body;
+use crate::message::{Body, read_document};
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
@@ -22,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum size of a document.
 const MAX_DOCUMENT_BYTES: usize = 1 << 20;
+/// As in Go's `http.Client`.
+const MAX_REDIRECTIONS: usize = 10;
 
 /// Where an issuer's keys are fetched from. Equal sources share their keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,12 @@ pub(super) struct JwksSource {
     pub(super) authorities: Option<Bundle>,
     /// The egress selection; empty for none.
     pub(super) egress: String,
+}
+
+enum FetchedDocument {
+    Body(Bytes),
+    /// The header Location.
+    Redirection(String),
 }
 
 #[derive(Deserialize)]
@@ -69,12 +76,12 @@ impl JwksSource {
     /// Returns the egress route. A named selection must be configured, as in
     /// `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
     fn egress_route(&self, dialer: &Dialer) -> Result<EgressRoute, String> {
-        let ways = dialer.routes().load();
-        let way = match self.egress.as_str() {
-            "" => Some(ways.default_route()),
-            name => ways.get_configured(name),
+        let routes = dialer.routes().load();
+        let route = match self.egress.as_str() {
+            "" => Some(routes.default_route()),
+            name => routes.get_configured(name),
         };
-        way.cloned().ok_or_else(|| format!("egress lookup for {:?} is not configured", self.egress))
+        route.cloned().ok_or_else(|| format!("egress lookup for {:?} is not configured", self.egress))
     }
 
     async fn get(&self, url: &HttpsUrl, dialer: &Dialer) -> Result<Bytes, String> {
@@ -83,7 +90,24 @@ impl JwksSource {
             .unwrap_or_else(|_| Err(format!("no response within {FETCH_TIMEOUT:?}")))
     }
 
+    /// Follows redirections as Go's `http.Client` does, but to `https` only.
     async fn get_without_timeout(&self, url: &HttpsUrl, dialer: &Dialer) -> Result<Bytes, String> {
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTIONS {
+            match self.get_once(&url, dialer).await? {
+                FetchedDocument::Body(body) => return Ok(body),
+                FetchedDocument::Redirection(location) => {
+                    url = url.resolve(&location).map_err(|mistakes| {
+                        let location: String = location.chars().take(256).collect();
+                        format!("redirected to {location:?}: {}", mistakes.join("; "))
+                    })?;
+                }
+            }
+        }
+        Err(format!("stopped after {MAX_REDIRECTIONS} redirects"))
+    }
+
+    async fn get_once(&self, url: &HttpsUrl, dialer: &Dialer) -> Result<FetchedDocument, String> {
         let settings = ClientSettings {
             ca_bundle: self.authorities.clone(),
             insecure_skip_verify: false,
@@ -115,7 +139,11 @@ impl JwksSource {
             }
         })?;
         let (head, body) = sent.response.into_parts();
-        // A redirect is not followed: the operator did not configure its target as trusted.
+        if matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+            let location = head.headers.get(LOCATION).and_then(|location| location.to_str().ok());
+            let missing = || format!("the response status is {} without a Location", head.status);
+            return location.map(|it| FetchedDocument::Redirection(it.to_owned())).ok_or_else(missing);
+        }
         if head.status != 200 {
             return Err(format!("the response status is {}", head.status));
         }
@@ -123,13 +151,7 @@ impl JwksSource {
         if kind.trim_start().to_ascii_lowercase().starts_with("text/html") {
             return Err("the response is HTML".to_owned());
         }
-        let body = Limited::new(body, MAX_DOCUMENT_BYTES).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                format!("the response is longer than {MAX_DOCUMENT_BYTES} bytes")
-            } else {
-                format!("the response was truncated: {error}")
-            }
-        })?;
-        Ok(body.to_bytes())
+        let body = read_document(&head.headers, body, MAX_DOCUMENT_BYTES).await;
+        body.map(FetchedDocument::Body).map_err(|error| format!("the response cannot be read: {error}"))
     }
 }

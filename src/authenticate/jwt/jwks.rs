@@ -12,8 +12,10 @@ use serde::Deserialize;
 
 use super::token::{Algorithm, UnverifiedToken};
 
-/// The maximum number of keys in a set: a token without a key ID is tried with each.
-const MAX_KEYS: usize = 128;
+/// The maximum number of keys that are tried for one token: without a key ID, it may be any of the set.
+const MAX_TRIES: usize = 1024;
+/// The maximum number of bytes that are hashed for one token, except for the first key.
+const MAX_HASHED_BYTES: usize = 16 << 20;
 
 /// A set of public keys.
 #[derive(Debug)]
@@ -85,13 +87,10 @@ impl Jwks {
     /// Why the key set is invalid.
     pub fn parse(json: &[u8]) -> Result<Jwks, String> {
         let set: RawJwks = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
-        if set.keys.len() > MAX_KEYS {
-            return Err(format!("the key set has {} keys; the maximum is {MAX_KEYS}", set.keys.len()));
-        }
         let keys: Vec<Jwk> = set
             .keys
             .into_iter()
-            .filter_map(|key| serde_json::from_value::<RawJwk>(key).ok().and_then(|written| Jwk::from_raw(&written)))
+            .filter_map(|key| serde_json::from_value::<RawJwk>(key).ok().and_then(|raw| Jwk::from_raw(&raw)))
             .collect();
         if keys.is_empty() {
             return Err("the key set has no key for verifying signatures".to_owned());
@@ -103,11 +102,10 @@ impl Jwks {
     /// Verifies the signature of `token`.
     pub fn verify(&self, token: &UnverifiedToken<'_>) -> SignatureVerification {
         let mut result = SignatureVerification::UnknownKey;
-        for key in &self.keys {
-            let named = token.key_id.is_empty() || token.key_id == key.key_id;
-            if !named || !key.supports(token.algorithm) {
-                continue;
-            }
+        let tries = MAX_TRIES.min(MAX_HASHED_BYTES / token.signing_input.len().max(1)).max(1);
+        let is_candidate =
+            |key: &&Jwk| (token.key_id.is_empty() || token.key_id == key.key_id) && key.supports(token.algorithm);
+        for key in self.keys.iter().filter(is_candidate).take(tries) {
             if key.verify(token) {
                 return SignatureVerification::Valid;
             }
@@ -123,29 +121,29 @@ impl Jwks {
 }
 
 impl Jwk {
-    fn from_raw(written: &RawJwk) -> Option<Jwk> {
-        if written.purpose.as_deref().is_some_and(|purpose| purpose != "sig") {
+    fn from_raw(raw: &RawJwk) -> Option<Jwk> {
+        if raw.purpose.as_deref().is_some_and(|purpose| purpose != "sig") {
             return None;
         }
-        let only = match &written.alg {
+        let only = match &raw.alg {
             Some(name) => Some(Algorithm::parse(name)?),
             None => None,
         };
         let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok().filter(|it| !it.is_empty());
         // The uncompressed point of SEC 1; each coordinate has the length of the field.
         let point = |length: usize| {
-            let (x, y) = (bytes(&written.x)?, bytes(&written.y)?);
+            let (x, y) = (bytes(&raw.x)?, bytes(&raw.y)?);
             (x.len() == length && y.len() == length).then(|| [&[4][..], &x, &y].concat())
         };
-        let material = match (written.kty.as_str(), written.crv.as_str()) {
-            ("RSA", _) => KeyMaterial::Rsa { modulus: bytes(&written.n)?, exponent: bytes(&written.e)? },
+        let material = match (raw.kty.as_str(), raw.crv.as_str()) {
+            ("RSA", _) => KeyMaterial::Rsa { modulus: bytes(&raw.n)?, exponent: bytes(&raw.e)? },
             ("EC", "P-256") => KeyMaterial::P256(point(32)?),
             ("EC", "P-384") => KeyMaterial::P384(point(48)?),
             ("EC", "P-521") => KeyMaterial::P521(point(66)?),
-            ("OKP", "Ed25519") => KeyMaterial::Ed25519(bytes(&written.x).filter(|key| key.len() == 32)?),
+            ("OKP", "Ed25519") => KeyMaterial::Ed25519(bytes(&raw.x).filter(|key| key.len() == 32)?),
             _ => return None,
         };
-        Some(Jwk { key_id: written.kid.clone(), algorithm: only, material })
+        Some(Jwk { key_id: raw.kid.clone(), algorithm: only, material })
     }
 
     fn supports(&self, algorithm: Algorithm) -> bool {

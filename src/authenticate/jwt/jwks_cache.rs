@@ -106,7 +106,7 @@ impl JwksRefresher {
             };
             match fetched {
                 Ok(keys) => {
-                    let same = before.keys.as_ref().filter(|known| known.has_same_keys(&keys)).cloned();
+                    let same = before.keys.as_ref().filter(|cached| cached.has_same_keys(&keys)).cloned();
                     if same.is_none() {
                         tracing::info!(issuer, "keys of the issuer fetched");
                     } else if before.failure.is_some() {

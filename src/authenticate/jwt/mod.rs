@@ -126,9 +126,9 @@ impl AuthenticationConfigSource {
         }
     }
 
-    fn check_egress(&self, configuration: &AuthenticationConfiguration, ways: &EgressRoutes) -> Problems {
+    fn check_egress(&self, configuration: &AuthenticationConfiguration, routes: &EgressRoutes) -> Problems {
         match self {
-            AuthenticationConfigSource::File(path) => configuration.check_egress(path, ways),
+            AuthenticationConfigSource::File(path) => configuration.check_egress(path, routes),
             // Connections for flags are always direct.
             AuthenticationConfigSource::Flags(_) => Problems::default(),
         }
@@ -157,8 +157,8 @@ pub enum JwtResult {
 
 impl AuthenticationConfigFile {
     /// Checks that the egress selections of the issuers are configured.
-    pub fn check_egress(&self, ways: &EgressRoutes) -> Problems {
-        self.source.check_egress(&self.configuration, ways)
+    pub fn check_egress(&self, routes: &EgressRoutes) -> Problems {
+        self.source.check_egress(&self.configuration, routes)
     }
 
     /// Reads the file.
@@ -177,11 +177,11 @@ impl AuthenticationConfigFile {
         AuthenticationConfigFile::read(AuthenticationConfigSource::Flags(flags))
     }
 
-    fn read(written: AuthenticationConfigSource) -> Result<AuthenticationConfigFile, Problems> {
+    fn read(source: AuthenticationConfigSource) -> Result<AuthenticationConfigFile, Problems> {
         // Before the first read, so that no change is missed.
-        let follower = FileWatcher::new(written.file());
-        let configuration = written.load()?;
-        Ok(AuthenticationConfigFile { source: written, follower, configuration })
+        let follower = FileWatcher::new(source.file());
+        let configuration = source.load()?;
+        Ok(AuthenticationConfigFile { source, follower, configuration })
     }
 
     /// Returns the configuration.
@@ -219,11 +219,11 @@ impl JwtAuthenticator {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let key = self.secret.key(|digest| digest.text(token));
         let issuers = self.issuers.load();
-        let known = self.verified.get_fresh(&key, Instant::now()).filter(|known| issuers.is_current(known.issuer));
-        let lookup = if known.is_some() { CacheResult::Hit } else { CacheResult::Miss };
+        let cached = self.verified.get_fresh(&key, Instant::now()).filter(|user| issuers.is_current(user.issuer));
+        let lookup = if cached.is_some() { CacheResult::Hit } else { CacheResult::Miss };
         self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Jwt, lookup);
-        if let Some(known) = known {
-            return JwtResult::User(known.user);
+        if let Some(user) = cached {
+            return JwtResult::User(user.user);
         }
         let issuers = arc_swap::Guard::into_inner(issuers);
         // Boxed, to keep the futures of requests with a cached token small.
@@ -232,9 +232,9 @@ impl JwtAuthenticator {
             Ok(Some((verified, left))) => {
                 let until = Instant::now() + left.min(VERIFIED_TTL);
                 let (bytes, owner) = (size_of_user(&verified.user), verified.user.name.clone());
-                let kept =
+                let user_token =
                     CachedDecision { value: verified, owner: &owner, bytes, fresh_until: until, stale_until: until };
-                JwtResult::User(self.verified.insert(key, kept, Instant::now()).user)
+                JwtResult::User(self.verified.insert(key, user_token, Instant::now()).user)
             }
             Err(why) => JwtResult::Invalid(why),
         }
@@ -249,7 +249,7 @@ impl JwtAuthenticator {
     pub fn allows_anonymous(&self, path: &str) -> Option<bool> {
         let issuers = self.issuers.load();
         let anonymous = issuers.anonymous.as_ref()?;
-        Some(anonymous.enabled && (anonymous.paths.is_empty() || anonymous.paths.iter().any(|known| known == path)))
+        Some(anonymous.enabled && (anonymous.paths.is_empty() || anonymous.paths.iter().any(|allowed| allowed == path)))
     }
 }
 
@@ -293,8 +293,8 @@ impl Issuers {
         let found = self.list.iter().enumerate().find(|(_, issuer)| issuer.rules.url == says);
         let Some((number, issuer)) = found else { return Ok(None) };
         let token = UnverifiedToken::parse(token, claims)?;
-        let wanted = &issuer.rules.algorithms;
-        if !wanted.is_empty() && !wanted.contains(&token.algorithm) {
+        let algorithms = &issuer.rules.algorithms;
+        if !algorithms.is_empty() && !algorithms.contains(&token.algorithm) {
             return Err("signing algorithm not allowed for this issuer".to_owned());
         }
         let keys = issuer.verify(&token).await?;
@@ -312,23 +312,23 @@ impl Issuers {
 impl Issuer {
     /// Verifies the signature; returns the ID of the key set.
     async fn verify(&self, token: &UnverifiedToken<'_>) -> Result<u64, String> {
-        let mut known = self.keys.snapshot();
-        let mut judged = verify_signature(&known, token);
+        let mut snapshot = self.keys.snapshot();
+        let mut verification = verify_signature(&snapshot, token);
         // The issuer may sign with a key added after the last fetch, or the last fetch failed. An invalid signature may
         // come from a new key under the same name.
-        if judged != Some(SignatureVerification::Valid) {
-            let newer = self.keys.wait_for_newer(&known).await;
-            if !Arc::ptr_eq(&newer, &known) {
-                known = newer;
-                judged = verify_signature(&known, token);
+        if verification != Some(SignatureVerification::Valid) {
+            let newer = self.keys.wait_for_newer(&snapshot).await;
+            if !Arc::ptr_eq(&newer, &snapshot) {
+                snapshot = newer;
+                verification = verify_signature(&snapshot, token);
             }
         }
-        match (judged, &known.keys) {
+        match (verification, &snapshot.keys) {
             (Some(SignatureVerification::Valid), Some(keys)) => Ok(keys.id),
             (Some(SignatureVerification::Invalid), _) => Err("invalid signature".to_owned()),
             (Some(_), _) => Err("signing key not found in the issuer's key set".to_owned()),
             (None, _) => {
-                let why = known.failure.as_deref().unwrap_or("not fetched yet");
+                let why = snapshot.failure.as_deref().unwrap_or("not fetched yet");
                 Err(format!("keys of the issuer not available: {why}"))
             }
         }
@@ -348,7 +348,7 @@ impl Issuer {
         }
         let time = |name: &str| match claims.get(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => value.as_f64().map(Some).ok_or_else(|| format!("claim {name} is not a number")),
+            Some(value) => numeric_date(value).map(Some).ok_or_else(|| format!("claim {name} is not a number")),
         };
         let ends = time("exp")?.ok_or("claim exp is missing")?;
         let seconds = now.as_secs_f64();
@@ -362,8 +362,20 @@ impl Issuer {
     }
 }
 
-fn verify_signature(known: &JwksSnapshot, token: &UnverifiedToken<'_>) -> Option<SignatureVerification> {
-    known.keys.as_ref().map(|keys| keys.verify(token))
+/// Seconds since the Unix epoch: a number, or one as a string, as in go-oidc, without what is behind the point.
+fn numeric_date(value: &Value) -> Option<f64> {
+    let number = match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) if !text.contains(char::is_whitespace) => {
+            serde_json::from_str::<serde_json::Number>(text).ok()?.as_f64()
+        }
+        _ => None,
+    };
+    number.map(f64::trunc)
+}
+
+fn verify_signature(snapshot: &JwksSnapshot, token: &UnverifiedToken<'_>) -> Option<SignatureVerification> {
+    snapshot.keys.as_ref().map(|keys| keys.verify(token))
 }
 
 /// A key refresh task; dropping it aborts it.

@@ -52,10 +52,10 @@ impl OidcFlags {
         }
         let mut algorithms = Vec::new();
         for name in &self.algorithms {
-            let known = Algorithm::parse(name).ok_or_else(|| {
+            let algorithm = Algorithm::parse(name).ok_or_else(|| {
                 Problem::new("--oidc-sign-alg", format_args!("{name:?} is not an asymmetric algorithm, such as RS256"))
             });
-            algorithms.extend(problems.collect(known));
+            algorithms.extend(problems.collect(algorithm));
         }
         let authorities = self.authorities.as_ref().map(|path| {
             let pem = std::fs::read(path).map_err(|error| Problem::new(path.display(), error))?;

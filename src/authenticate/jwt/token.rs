@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-/// The maximum length of a token; the longest in use have a few hundred groups.
-const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// The maximum length of a token: that of all headers of a request in Go's net/http.
+const MAX_TOKEN_BYTES: usize = 1 << 20;
 
 /// A signing algorithm: those of kube-apiserver, and EdDSA. There are none for shared secrets, and no `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -66,6 +66,27 @@ impl HttpsUrl {
         Ok(parsed)
     }
 
+    /// The target of a redirection to `location`, which may be relative; `https` only.
+    pub(super) fn resolve(&self, location: &str) -> Result<HttpsUrl, Vec<String>> {
+        let location = location.split('#').next().unwrap_or_default();
+        // A scheme ends before any slash, query or period of a path.
+        let has_scheme = location.split(['/', '?', '.']).next().is_some_and(|start| start.contains(':'));
+        if has_scheme {
+            return HttpsUrl::parse_with_query(location);
+        }
+        if location.starts_with("//") {
+            return HttpsUrl::parse_with_query(&format!("https:{location}"));
+        }
+        let own_path = self.path.split('?').next().unwrap_or_default();
+        let target = match location.chars().next() {
+            None => self.path.clone(),
+            Some('/') => location.to_owned(),
+            Some('?') => format!("{own_path}{location}"),
+            Some(_) => format!("{}/{location}", own_path.rsplit_once('/').map_or("", |(folder, _)| folder)),
+        };
+        HttpsUrl::parse_with_query(&format!("https://{}{target}", self.authority))
+    }
+
     /// Appends `more` to the path.
     pub(super) fn join(&self, more: &str) -> HttpsUrl {
         HttpsUrl { path: format!("{}{more}", self.path.trim_end_matches('/')), ..self.clone() }
@@ -122,6 +143,22 @@ mod tests {
             ("https://a/\r\nx", &["not a valid URL of a host and a path"]),
         ] {
             assert_eq!(HttpsUrl::parse(url).unwrap_err(), mistakes, "{url}");
+        }
+        let from = HttpsUrl::parse_with_query("https://a.example:1/b/c?d").unwrap();
+        for (location, expected) in [
+            ("https://b.example/x?y", Ok("https://b.example/x?y")),
+            ("HTTPS://b.example", Ok("https://b.example")),
+            ("//b.example/x", Ok("https://b.example/x")),
+            ("/x#y", Ok("https://a.example:1/x")),
+            ("x", Ok("https://a.example:1/b/x")),
+            ("?x", Ok("https://a.example:1/b/c?x")),
+            ("http://b.example/x", Err("URL scheme must be https")),
+            ("file:///etc/passwd", Err("URL scheme must be https")),
+            ("javascript:x", Err("URL scheme must be https")),
+            ("https://u:p@b.example/", Err("URL must not contain a username or password")),
+        ] {
+            let target = from.resolve(location).map(|url| url.to_string()).map_err(|mistakes| mistakes.join(" "));
+            assert_eq!(target, expected.map(str::to_owned).map_err(str::to_owned), "{location}");
         }
         let joined = HttpsUrl::parse("https://a/b/").unwrap().join("/.well-known/x");
         assert_eq!(joined.to_string(), "https://a/b/.well-known/x");

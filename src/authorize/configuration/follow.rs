@@ -140,7 +140,7 @@ impl AuthorizationConfigFile {
 
 /// `problem` of the kubeconfig of webhook `number`, with the field that names it.
 fn connection_problem(configuration: &AuthorizationConfiguration, number: usize, problem: Problem) -> Problem {
-    Problem::at_field(&configuration.place, format_args!("authorizers[{number}].webhook.connectionInfo"), problem)
+    Problem::at_field(&configuration.location, format_args!("authorizers[{number}].webhook.connectionInfo"), problem)
 }
 
 impl AuthorizationConfigWatcher {
@@ -205,18 +205,18 @@ impl ChainBuilder {
         before: &[BuiltAuthorizer],
     ) -> Result<Vec<BuiltAuthorizer>, Problem> {
         let mut chain = Vec::new();
-        for (written, kubeconfig) in loaded.configuration.authorizers.into_iter().zip(loaded.kubeconfigs) {
-            if let Some(same) = before.iter().find(|built| built.configuration == written) {
+        for (configuration, kubeconfig) in loaded.configuration.authorizers.into_iter().zip(loaded.kubeconfigs) {
+            if let Some(same) = before.iter().find(|built| built.configuration == configuration) {
                 chain.push(same.clone());
                 continue;
             }
-            let mode = match (&written.kind, kubeconfig, &self.policy) {
+            let mode = match (&configuration.kind, kubeconfig, &self.policy) {
                 (AuthorizerKind::AlwaysAllow, ..) => AuthorizationMode::AlwaysAllow,
                 (AuthorizerKind::AlwaysDeny, ..) => AuthorizationMode::AlwaysDeny,
                 (AuthorizerKind::Rbac, _, Some(policy)) => AuthorizationMode::Static(policy.clone(), "RBAC"),
                 (AuthorizerKind::Webhook(webhook), Some((source, kubeconfig)), _) => {
                     let (remote, jobs) = ClientHandle::new();
-                    let reviews = self.webhook(&written.name, webhook, remote)?;
+                    let reviews = self.webhook(&configuration.name, webhook, remote)?;
                     self.pending_workers.push(WebhookWorker { source, kubeconfig, jobs });
                     AuthorizationMode::Webhook(reviews)
                 }
@@ -225,10 +225,10 @@ impl ChainBuilder {
                     AuthorizationMode::AlwaysDeny
                 }
             };
-            let kind = written.kind.as_str();
-            let decisions = Some(self.metrics.authorization().decisions(kind, &written.name));
-            let label = format!("{kind} {}", written.name).into();
-            chain.push(BuiltAuthorizer { entry: ChainEntry { mode, label, decisions }, configuration: written });
+            let kind = configuration.kind.as_str();
+            let decisions = Some(self.metrics.authorization().decisions(kind, &configuration.name));
+            let label = format!("{kind} {}", configuration.name).into();
+            chain.push(BuiltAuthorizer { entry: ChainEntry { mode, label, decisions }, configuration });
         }
         Ok(chain)
     }

@@ -18,7 +18,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuthorizationConfiguration {
     /// The file name in problems.
-    pub(super) place: String,
+    pub(super) location: String,
     /// The text of the file.
     pub(super) text: String,
     /// The authorizers, in order.
@@ -90,19 +90,19 @@ impl AuthorizationConfiguration {
         AuthorizationConfiguration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Parses the text of such a file; `place` is the file name in problems.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<AuthorizationConfiguration, Problems> {
-        parse_configuration(place, text, json, KIND, |fields| {
+    /// Parses the text of such a file; `location` is the file name in problems.
+    pub fn parse(location: &str, text: &str, json: bool) -> Result<AuthorizationConfiguration, Problems> {
+        parse_configuration(location, text, json, KIND, |fields| {
             if fields.is_missing_or_empty("authorizers") {
                 fields.add_problem("authorizers", "at least one authorization mode must be defined");
             }
-            let mut seen = UsedNames::default();
+            let mut used_names = UsedNames::default();
             let authorizers = fields
                 .object_list("authorizers")
                 .into_iter()
-                .filter_map(|one| parse_authorizer(one, &mut seen))
+                .filter_map(|one| parse_authorizer(one, &mut used_names))
                 .collect();
-            AuthorizationConfiguration { place: place.to_owned(), text: text.to_owned(), authorizers }
+            AuthorizationConfiguration { location: location.to_owned(), text: text.to_owned(), authorizers }
         })
     }
 
@@ -115,11 +115,11 @@ impl AuthorizationConfiguration {
             match &authorizer.kind {
                 AuthorizerKind::Rbac if !demands.has_policy_file => {
                     let message = "RBAC requires --authorization-policy-file, the file with the RBAC objects";
-                    problems.0.push(Problem::at_field(&self.place, field, message));
+                    problems.0.push(Problem::at_field(&self.location, field, message));
                 }
                 AuthorizerKind::AlwaysAllow if demands.needs_decision => {
                     let message = "AlwaysAllow cannot be used with --serve-delegation, which requires real decisions";
-                    problems.0.push(Problem::at_field(&self.place, field, message));
+                    problems.0.push(Problem::at_field(&self.location, field, message));
                 }
                 AuthorizerKind::Webhook(_) | AuthorizerKind::Rbac => decides = true,
                 AuthorizerKind::AlwaysAllow | AuthorizerKind::AlwaysDeny => {}
@@ -127,7 +127,7 @@ impl AuthorizationConfiguration {
         }
         if demands.needs_decision && !decides && problems.0.is_empty() {
             let message = "--serve-delegation requires an authorizer of type Webhook or RBAC";
-            problems.0.push(Problem::at_field(&self.place, "authorizers", message));
+            problems.0.push(Problem::at_field(&self.location, "authorizers", message));
         }
         problems
     }
@@ -139,11 +139,11 @@ struct UsedNames {
     names: BTreeSet<String>,
 }
 
-fn parse_authorizer(mut fields: FieldReader<'_>, seen: &mut UsedNames) -> Option<AuthorizerConfiguration> {
-    let written = fields.string("type");
+fn parse_authorizer(mut fields: FieldReader<'_>, used_names: &mut UsedNames) -> Option<AuthorizerConfiguration> {
+    let type_name = fields.string("type");
     let name = fields.string("name");
     let webhook = fields.contains("webhook");
-    let kind = match &*written {
+    let kind = match &*type_name {
         "AlwaysAllow" => Some(AuthorizerKind::AlwaysAllow),
         "AlwaysDeny" => Some(AuthorizerKind::AlwaysDeny),
         "RBAC" | "Static" => Some(AuthorizerKind::Rbac),
@@ -151,12 +151,12 @@ fn parse_authorizer(mut fields: FieldReader<'_>, seen: &mut UsedNames) -> Option
             fields.object("webhook").and_then(parse_webhook).map(|webhook| AuthorizerKind::Webhook(Box::new(webhook)))
         }
         _ => {
-            fields.add_problem("type", unknown_type(&written));
+            fields.add_problem("type", unknown_type(&type_name));
             // Other errors are not reported: the entry must be removed anyway.
             return None;
         }
     };
-    if written == "Webhook" {
+    if type_name == "Webhook" {
         if !webhook {
             fields.add_problem("webhook", "required when type=Webhook");
         }
@@ -167,32 +167,33 @@ fn parse_authorizer(mut fields: FieldReader<'_>, seen: &mut UsedNames) -> Option
         }
     }
     if let Some(kind) = kind.as_ref().filter(|kind| !matches!(kind, AuthorizerKind::Webhook(_)))
-        && !seen.types.insert(kind.as_str())
+        && !used_names.types.insert(kind.as_str())
     {
-        fields.add_problem("type", format_args!("duplicate value {written}"));
+        fields.add_problem("type", format_args!("duplicate value {type_name}"));
     }
     if name.is_empty() {
         fields.add_problem("name", "required");
-    } else if !seen.names.insert(name.clone()) {
+    } else if !used_names.names.insert(name.clone()) {
         fields.add_problem("name", format_args!("duplicate value {name:?}"));
     } else if !is_dns_subdomain(&name) {
         fields.add_problem("name", format_args!("{name:?} is not a DNS subdomain, such as a.example.com"));
-    } else if written != "Webhook" && name != written.to_lowercase() {
-        let expected = written.to_lowercase();
-        fields.add_problem("name", format_args!("expected name {expected} for authorizer {written} instead of {name}"));
+    } else if type_name != "Webhook" && name != type_name.to_lowercase() {
+        let expected = type_name.to_lowercase();
+        fields
+            .add_problem("name", format_args!("expected name {expected} for authorizer {type_name} instead of {name}"));
     }
     fields.finish();
     Some(AuthorizerConfiguration { name, kind: kind? })
 }
 
-fn unknown_type(written: &str) -> String {
-    let instead = match written {
+fn unknown_type(type_name: &str) -> String {
+    let instead = match type_name {
         "" => return "required; use Webhook, RBAC, AlwaysDeny or AlwaysAllow".to_owned(),
         "Node" => "it is for kubelets only; remove this authorizer",
         "ABAC" => "write its policy as RBAC objects into the file of --authorization-policy-file, and use RBAC",
         _ => "use Webhook, RBAC (with the objects of --authorization-policy-file), AlwaysDeny or AlwaysAllow",
     };
-    format!("{written:?} is not supported: {instead}")
+    format!("{type_name:?} is not supported: {instead}")
 }
 
 fn parse_webhook(mut fields: FieldReader<'_>) -> Option<WebhookConfiguration> {
@@ -209,8 +210,8 @@ fn parse_webhook(mut fields: FieldReader<'_>) -> Option<WebhookConfiguration> {
     let unauthorized =
         parse_cache_ttl(&mut fields, "unauthorizedTTL", "cacheUnauthorizedRequests", Duration::from_secs(30));
     let version = fields.string("subjectAccessReviewVersion");
-    let known = ReviewVersion::parse(&version);
-    if known.is_none() {
+    let review_version = ReviewVersion::parse(&version);
+    if review_version.is_none() {
         not_supported(&fields, "subjectAccessReviewVersion", &version, "v1 or v1beta1");
     }
     let policy = fields.string("failurePolicy");
@@ -239,7 +240,7 @@ fn parse_webhook(mut fields: FieldReader<'_>) -> Option<WebhookConfiguration> {
     let Some(DurationField::Positive(timeout)) = timeout else { return None };
     Some(WebhookConfiguration {
         connection: connection?,
-        version: known?,
+        version: review_version?,
         timeout,
         authorized_ttl: authorized?,
         unauthorized_ttl: unauthorized?,
@@ -248,10 +249,10 @@ fn parse_webhook(mut fields: FieldReader<'_>) -> Option<WebhookConfiguration> {
     })
 }
 
-fn not_supported(fields: &FieldReader<'_>, name: &str, written: &str, instead: &str) {
-    match written {
+fn not_supported(fields: &FieldReader<'_>, name: &str, value: &str, instead: &str) {
+    match value {
         "" => fields.add_problem(name, format_args!("required; use {instead}")),
-        _ => fields.add_problem(name, format_args!("{written:?} is not supported; use {instead}")),
+        _ => fields.add_problem(name, format_args!("{value:?} is not supported; use {instead}")),
     }
 }
 
@@ -334,14 +335,14 @@ fn parse_connection_info(mut fields: FieldReader<'_>) -> Option<WebhookConnectio
 
 fn parse_match_conditions(fields: &mut FieldReader<'_>) -> MatchConditions {
     let mut conditions = MatchConditions::default();
-    let written = fields.object_list("matchConditions");
-    if written.len() > MAX_MATCH_CONDITIONS {
-        let message = format!("{} conditions are too many; the maximum is {MAX_MATCH_CONDITIONS}", written.len());
+    let list = fields.object_list("matchConditions");
+    if list.len() > MAX_MATCH_CONDITIONS {
+        let message = format!("{} conditions are too many; the maximum is {MAX_MATCH_CONDITIONS}", list.len());
         fields.add_problem("matchConditions", message);
         return conditions;
     }
     let mut sources = BTreeSet::new();
-    for mut one in written {
+    for mut one in list {
         let source = one.string("expression");
         if source.trim().is_empty() {
             one.add_problem("expression", "required");

@@ -48,11 +48,11 @@ enum CheckStep<'w> {
 
 impl ImpersonationCheck<'_> {
     /// Returns the impersonated user if the mode allows it; none if the mode does not apply.
-    pub(super) async fn try_mode(&self, way: ImpersonationMode) -> Option<Result<User, ImpersonationDenial>> {
-        if !way.applies(self.impersonator, self.requested_user) {
+    pub(super) async fn try_mode(&self, mode: ImpersonationMode) -> Option<Result<User, ImpersonationDenial>> {
+        if !mode.applies(self.impersonator, self.requested_user) {
             return None;
         }
-        let requester = match way {
+        let requester = match mode {
             // The node name in the extra was compared already. Without the other extra values, the decision is the same
             // for all pods of a service account, and cached for all of them.
             ImpersonationMode::AssociatedNode => {
@@ -61,34 +61,38 @@ impl ImpersonationCheck<'_> {
             }
             _ => self.impersonator,
         };
-        Some(self.check_all(way, requester).await.map(|()| impersonated_user(way, self.requested_user)))
+        Some(self.check_all(mode, requester).await.map(|()| impersonated_user(mode, self.requested_user)))
     }
 
-    async fn check_all(&self, way: ImpersonationMode, requester: &User) -> Result<(), ImpersonationDenial> {
-        if way.constraint().is_some() {
-            let verb = format!("impersonate-on:{}:{}", way.name(), self.request.verb);
-            self.authorize(way, requester, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
+    async fn check_all(&self, mode: ImpersonationMode, requester: &User) -> Result<(), ImpersonationDenial> {
+        if mode.constraint().is_some() {
+            let verb = format!("impersonate-on:{}:{}", mode.name(), self.request.verb);
+            self.authorize(mode, requester, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
         }
         // Concurrent; the first denial in Kubernetes' order is returned.
-        let steps = stream::iter(check_steps(way, self.requested_user)).map(Ok);
-        steps.map_ok(|step| self.run_step(way, requester, step)).try_buffered(MAX_CONCURRENT_CHECKS).try_collect().await
+        let steps = stream::iter(check_steps(mode, self.requested_user)).map(Ok);
+        steps
+            .map_ok(|step| self.run_step(mode, requester, step))
+            .try_buffered(MAX_CONCURRENT_CHECKS)
+            .try_collect()
+            .await
     }
 
     async fn run_step(
         &self,
-        way: ImpersonationMode,
+        mode: ImpersonationMode,
         requester: &User,
         step: CheckStep<'_>,
     ) -> Result<(), ImpersonationDenial> {
         match step {
-            CheckStep::Single(question) => self.authorize(way, requester, &question).await,
+            CheckStep::Single(question) => self.authorize(mode, requester, &question).await,
             CheckStep::Denied(question, why) => Err(ImpersonationDenial::forbidden(requester, &question, &why)),
             CheckStep::WildcardOrEach(all, each) => {
-                if self.authorize(way, requester, &all).await.is_ok() {
+                if self.authorize(mode, requester, &all).await.is_ok() {
                     return Ok(());
                 }
                 let each = stream::iter(&each).map(Ok);
-                each.map_ok(|question| self.authorize(way, requester, question))
+                each.map_ok(|question| self.authorize(mode, requester, question))
                     .try_buffered(MAX_CONCURRENT_CHECKS)
                     .try_collect()
                     .await
@@ -98,13 +102,13 @@ impl ImpersonationCheck<'_> {
 
     async fn authorize(
         &self,
-        way: ImpersonationMode,
+        mode: ImpersonationMode,
         requester: &User,
         question: &RequestInfo<'_>,
     ) -> Result<(), ImpersonationDenial> {
         let began = Instant::now();
         let answer = self.authorizer.authorize_impersonation(Attributes { user: requester, request: question }).await;
-        self.metrics.record(ImpersonationStep::AuthorizationCheck, way.name(), answer.is_ok(), began.elapsed());
+        self.metrics.record(ImpersonationStep::AuthorizationCheck, mode.name(), answer.is_ok(), began.elapsed());
         answer.map_err(|no| match no {
             Answer::Forbidden(reason) => ImpersonationDenial::forbidden(requester, question, &reason),
             Answer::Unknown(why) => ImpersonationDenial::unknown(requester, question, why),
@@ -125,45 +129,53 @@ impl ImpersonationDenial {
 }
 
 /// The denial after the timeout of all checks.
-pub(super) fn timed_out(requester: &User, wanted: &User) -> ImpersonationDenial {
+pub(super) fn timed_out(requester: &User, requested_user: &User) -> ImpersonationDenial {
     ImpersonationDenial::unknown(
         requester,
-        &request_info("impersonate", "", "users", &wanted.name),
+        &request_info("impersonate", "", "users", &requested_user.name),
         "timeout of the authorization checks",
     )
 }
 
 /// Returns the required checks in Kubernetes' order: name, UID, groups, extra (`impersonationModeState.check`).
-fn check_steps(way: ImpersonationMode, wanted: &User) -> Vec<CheckStep<'_>> {
-    let (verb, constrained) = (way.verb(), way.constraint().is_some());
+fn check_steps(mode: ImpersonationMode, requested_user: &User) -> Vec<CheckStep<'_>> {
+    let (verb, constrained) = (mode.verb(), mode.constraint().is_some());
     let group = if constrained { AUTHENTICATION } else { "" };
-    let mut steps = vec![CheckStep::Single(match (node_name(&wanted.name), service_account(&wanted.name)) {
-        // Any node name: that of the associated node was compared already.
-        (Some(_), _) if way == ImpersonationMode::AssociatedNode => request_info(verb, group, "nodes", "*"),
-        (Some(node), _) if constrained => request_info(verb, group, "nodes", node),
-        (_, Some((namespace, name))) => RequestInfo { namespace, ..request_info(verb, group, "serviceaccounts", name) },
-        _ => request_info(verb, group, "users", &wanted.name),
-    })];
-    if !wanted.uid.is_empty() {
-        steps.push(CheckStep::Single(request_info(verb, AUTHENTICATION, "uids", &wanted.uid)));
+    let mut steps =
+        vec![CheckStep::Single(match (node_name(&requested_user.name), service_account(&requested_user.name)) {
+            // Any node name: that of the associated node was compared already.
+            (Some(_), _) if mode == ImpersonationMode::AssociatedNode => request_info(verb, group, "nodes", "*"),
+            (Some(node), _) if constrained => request_info(verb, group, "nodes", node),
+            (_, Some((namespace, name))) => {
+                RequestInfo { namespace, ..request_info(verb, group, "serviceaccounts", name) }
+            }
+            _ => request_info(verb, group, "users", &requested_user.name),
+        })];
+    if !requested_user.uid.is_empty() {
+        steps.push(CheckStep::Single(request_info(verb, AUTHENTICATION, "uids", &requested_user.uid)));
     }
     let each = |name| request_info(verb, group, "groups", name);
-    if constrained && wanted.groups.iter().any(String::is_empty) {
+    if constrained && requested_user.groups.iter().any(String::is_empty) {
         steps.push(CheckStep::Denied(each(""), "impersonating the empty string group is not allowed".to_owned()));
-    } else if constrained && wanted.groups.iter().any(|group| group == "system:masters") {
+    } else if constrained && requested_user.groups.iter().any(|group| group == "system:masters") {
         let why = "impersonating the system:masters group is not allowed".to_owned();
         steps.push(CheckStep::Denied(each("system:masters"), why));
     } else {
-        let groups = wanted.groups.iter().map(|group| each(group));
-        add_steps(&mut steps, (constrained && wanted.groups.len() >= WILDCARD_THRESHOLD).then(|| each("*")), groups);
+        let groups = requested_user.groups.iter().map(|group| each(group));
+        add_steps(
+            &mut steps,
+            (constrained && requested_user.groups.len() >= WILDCARD_THRESHOLD).then(|| each("*")),
+            groups,
+        );
     }
     let value =
         |key, value| RequestInfo { subresource: key, ..request_info(verb, AUTHENTICATION, "userextras", value) };
-    if let Some(why) = extra::validate(&wanted.extra).filter(|_| constrained) {
+    if let Some(why) = extra::validate(&requested_user.extra).filter(|_| constrained) {
         steps.push(CheckStep::Denied(value("", ""), why));
     } else {
-        let values = wanted.extra.iter().flat_map(|(key, values)| values.iter().map(move |one| value(key, one)));
-        let many = wanted.extra.values().map(Vec::len).sum::<usize>() >= WILDCARD_THRESHOLD;
+        let values =
+            requested_user.extra.iter().flat_map(|(key, values)| values.iter().map(move |one| value(key, one)));
+        let many = requested_user.extra.values().map(Vec::len).sum::<usize>() >= WILDCARD_THRESHOLD;
         add_steps(&mut steps, (constrained && many).then(|| value("*", "*")), values);
     }
     steps
@@ -194,9 +206,9 @@ fn request_info<'w>(verb: &'w str, group: &'w str, resource: &'w str, name: &'w 
 }
 
 /// Returns the impersonated user with the implied groups of nodes, service accounts, authenticated and anonymous users.
-fn impersonated_user(way: ImpersonationMode, wanted: &User) -> User {
-    let mut user = wanted.clone();
-    if way.constraint().is_some() && node_name(&user.name).is_some() {
+fn impersonated_user(mode: ImpersonationMode, requested_user: &User) -> User {
+    let mut user = requested_user.clone();
+    if mode.constraint().is_some() && node_name(&user.name).is_some() {
         user.groups = vec!["system:nodes".to_owned()];
     }
     if let Some((namespace, _)) = service_account(&user.name)

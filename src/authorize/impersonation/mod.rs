@@ -63,23 +63,24 @@ impl Impersonator {
             return Err(Refusal::new(Blame::Client, no_authorizer_status(requester))
                 .with_cause("no mode can authorize impersonation"));
         }
-        let wanted = requested_user::parse_headers(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
+        let requested = requested_user::parse_headers(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
         requested_user::strip_headers(headers);
-        let Some(wanted) = wanted else { return Ok(EffectiveUser::without_impersonation(requester)) };
+        let Some(requested) = requested else { return Ok(EffectiveUser::without_impersonation(requester)) };
         let began = Instant::now();
         let found =
-            tokio::time::timeout(TIMEOUT, self.find_allowed_mode(authorizer, requester, &wanted, request)).await;
-        let found = found.unwrap_or_else(|_| Err(check::timed_out(requester, &wanted)));
-        let way = found.as_ref().map_or("", |(way, _)| way.name());
-        self.metrics.impersonations().record(ImpersonationStep::Attempt, way, found.is_ok(), began.elapsed());
-        let (way, user) = found.map_err(|ImpersonationDenial { status, error: unknown }| {
+            tokio::time::timeout(TIMEOUT, self.find_allowed_mode(authorizer, requester, &requested, request)).await;
+        let found = found.unwrap_or_else(|_| Err(check::timed_out(requester, &requested)));
+        let mode_name = found.as_ref().map_or("", |(mode, _)| mode.name());
+        self.metrics.impersonations().record(ImpersonationStep::Attempt, mode_name, found.is_ok(), began.elapsed());
+        let (mode, user) = found.map_err(|ImpersonationDenial { status, error: unknown }| {
             let blame = if unknown.is_some() { Blame::Gateway } else { Blame::Client };
-            let cause = format!("impersonation of {:?}: {}", wanted.name, unknown.as_ref().unwrap_or(&status.message));
+            let cause =
+                format!("impersonation of {:?}: {}", requested.name, unknown.as_ref().unwrap_or(&status.message));
             Refusal::new(blame, status).with_cause(cause)
         })?;
         let user = groups.filter(Arc::new(user));
-        tracing::debug!(user = requester.name, impersonated = user.name, way = way.name(), "impersonation allowed");
-        Ok(EffectiveUser::impersonating(requester, ImpersonatedUser { user, constraint: way.constraint() }))
+        tracing::debug!(user = requester.name, impersonated = user.name, way = mode.name(), "impersonation allowed");
+        Ok(EffectiveUser::impersonating(requester, ImpersonatedUser { user, constraint: mode.constraint() }))
     }
 
     /// Returns the first mode that allows it, and the impersonated user; otherwise the first denial.
@@ -87,31 +88,31 @@ impl Impersonator {
         &self,
         authorizer: &Authorizer,
         requester: &User,
-        wanted: &User,
+        requested_user: &User,
         request: &RequestInfo<'_>,
     ) -> Result<(ImpersonationMode, User), ImpersonationDenial> {
         let check = ImpersonationCheck {
             authorizer,
             impersonator: requester,
-            requested_user: wanted,
+            requested_user,
             request,
             metrics: self.metrics.impersonations(),
         };
         let last = self.mode_cache.get(&requester.name);
-        let others = ImpersonationMode::ALL.into_iter().filter(|way| Some(*way) != last);
+        let others = ImpersonationMode::ALL.into_iter().filter(|mode| Some(*mode) != last);
         let mut first = None;
-        for way in last.into_iter().chain(others) {
-            match check.try_mode(way).await {
+        for mode in last.into_iter().chain(others) {
+            match check.try_mode(mode).await {
                 None => {}
                 Some(Ok(user)) => {
-                    self.mode_cache.set(&requester.name, way);
-                    return Ok((way, user));
+                    self.mode_cache.set(&requester.name, mode);
+                    return Ok((mode, user));
                 }
                 Some(Err(no)) => first = first.or(Some(no)),
             }
         }
         // There is always a denial: the legacy mode applies to every user.
-        Err(first.unwrap_or_else(|| check::timed_out(requester, wanted)))
+        Err(first.unwrap_or_else(|| check::timed_out(requester, requested_user)))
     }
 }
 

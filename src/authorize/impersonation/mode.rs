@@ -50,14 +50,17 @@ impl ImpersonationMode {
         })
     }
 
-    /// Whether the mode applies to `requester` impersonating `wanted`.
-    pub(super) fn applies(self, requester: &User, wanted: &User) -> bool {
-        let name_alone = || wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
+    /// Whether the mode applies to `requester` impersonating `requested_user`.
+    pub(super) fn applies(self, requester: &User, requested_user: &User) -> bool {
+        let name_alone =
+            || requested_user.uid.is_empty() && requested_user.groups.is_empty() && requested_user.extra.is_empty();
         match self {
-            ImpersonationMode::AssociatedNode => name_alone() && is_on_node(requester, &wanted.name),
-            ImpersonationMode::ArbitraryNode => name_alone() && node_name(&wanted.name).is_some(),
-            ImpersonationMode::ServiceAccount => name_alone() && service_account(&wanted.name).is_some(),
-            ImpersonationMode::UserInfo => node_name(&wanted.name).is_none() && service_account(&wanted.name).is_none(),
+            ImpersonationMode::AssociatedNode => name_alone() && is_on_node(requester, &requested_user.name),
+            ImpersonationMode::ArbitraryNode => name_alone() && node_name(&requested_user.name).is_some(),
+            ImpersonationMode::ServiceAccount => name_alone() && service_account(&requested_user.name).is_some(),
+            ImpersonationMode::UserInfo => {
+                node_name(&requested_user.name).is_none() && service_account(&requested_user.name).is_none()
+            }
             ImpersonationMode::Legacy => true,
         }
     }
@@ -76,10 +79,10 @@ pub(super) fn service_account(user: &str) -> Option<(&str, &str)> {
     (is_label && is_dns_subdomain(name)).then_some((namespace, name))
 }
 
-fn is_on_node(requester: &User, wanted: &str) -> bool {
-    let Some(wanted) = node_name(wanted) else { return false };
+fn is_on_node(requester: &User, requested_name: &str) -> bool {
+    let Some(requested_node) = node_name(requested_name) else { return false };
     let on = requester.extra.get(NODE_NAME).map(Vec::as_slice);
-    service_account(&requester.name).is_some() && matches!(on, Some([on]) if on == wanted)
+    service_account(&requester.name).is_some() && matches!(on, Some([on]) if on == requested_node)
 }
 
 #[cfg(test)]

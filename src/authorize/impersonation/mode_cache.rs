@@ -24,8 +24,8 @@ impl Default for ModeCache {
 
 impl ModeCache {
     pub(super) fn get(&self, user: &str) -> Option<ImpersonationMode> {
-        let (place, tag) = self.slot(user);
-        let entry = place.load(Relaxed);
+        let (slot, tag) = self.slot(user);
+        let entry = slot.load(Relaxed);
         if entry & !MODE_MASK != tag {
             return None;
         }
@@ -33,9 +33,9 @@ impl ModeCache {
         ImpersonationMode::ALL.get(usize::try_from(entry & MODE_MASK).ok()?.checked_sub(1)?).copied()
     }
 
-    pub(super) fn set(&self, user: &str, way: ImpersonationMode) {
-        let (place, tag) = self.slot(user);
-        place.store(tag | (way as u64 + 1), Relaxed);
+    pub(super) fn set(&self, user: &str, mode: ImpersonationMode) {
+        let (slot, tag) = self.slot(user);
+        slot.store(tag | (mode as u64 + 1), Relaxed);
     }
 
     fn slot(&self, user: &str) -> (&AtomicU64, u64) {

@@ -20,27 +20,27 @@ const EXTRA: &str = "impersonate-extra-";
 /// headers unchanged.
 pub fn parse_headers(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let first = |name| headers.get(name).map(|value| header_text(name, value)).transpose();
-    let mut wanted = User {
+    let mut user = User {
         name: first("impersonate-user")?.unwrap_or_default(),
         uid: first("impersonate-uid")?.unwrap_or_default(),
         ..User::default()
     };
     for value in headers.get_all("impersonate-group") {
-        wanted.groups.push(header_text("impersonate-group", value)?);
+        user.groups.push(header_text("impersonate-group", value)?);
     }
     for (name, value) in headers {
         if let Some(key) = name.as_str().strip_prefix(EXTRA) {
-            wanted.extra.entry(extra_key::unescape(key)).or_default().push(header_text(name.as_str(), value)?);
+            user.extra.entry(extra_key::unescape(key)).or_default().push(header_text(name.as_str(), value)?);
         }
     }
-    if !wanted.name.is_empty() {
-        check_speakable(&wanted).map_err(|why| Status::bad_request(format!("invalid Impersonate headers: {why}")))?;
-        return Ok(Some(wanted));
+    if !user.name.is_empty() {
+        check_speakable(&user).map_err(|why| Status::bad_request(format!("invalid Impersonate headers: {why}")))?;
+        return Ok(Some(user));
     }
-    if wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty() {
+    if user.uid.is_empty() && user.groups.is_empty() && user.extra.is_empty() {
         return Ok(None);
     }
-    Err(Status::bad_request(format!("requested {} without impersonating a user name", go_syntax(&wanted))))
+    Err(Status::bad_request(format!("requested {} without impersonating a user name", go_syntax(&user))))
 }
 
 /// Removes all `Impersonate-*` headers, in any spelling that some servers accept.

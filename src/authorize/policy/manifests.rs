@@ -37,7 +37,7 @@ pub(super) struct Role {
 /// A ClusterRoleBinding, with an empty namespace, or a RoleBinding.
 #[derive(Debug)]
 pub(super) struct Binding {
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) role: RoleReference,
@@ -59,19 +59,19 @@ pub(super) enum Subject {
 
 impl Manifests {
     /// Parses all objects, and reports all errors at once.
-    pub(super) fn parse(place: &str, text: &str, json: bool) -> Result<Manifests, Problems> {
-        let (found, problems) = parse_documents(place, text, json);
+    pub(super) fn parse(location: &str, text: &str, json: bool) -> Result<Manifests, Problems> {
+        let (found, problems) = parse_documents(location, text, json);
         let nothing_at_all = found.is_empty() && problems.0.is_empty();
         let problems = RefCell::new(problems);
         let mut manifests = Manifests::default();
-        let mut seen: HashMap<(String, String, String), String> = HashMap::new();
+        let mut first_locations: HashMap<(String, String, String), String> = HashMap::new();
         for document in &found {
-            manifests.add_document(document, &problems, &mut seen);
+            manifests.add_document(document, &problems, &mut first_locations);
         }
         let mut problems = problems.into_inner();
         if nothing_at_all {
             // An empty policy would deny everything; the file was more likely truncated.
-            problems.0.push(Problem::new(place, "contains no ClusterRole, Role or binding"));
+            problems.0.push(Problem::new(location, "contains no ClusterRole, Role or binding"));
         }
         problems.into_result(manifests)
     }
@@ -80,7 +80,7 @@ impl Manifests {
         &mut self,
         document: &ManifestDocument,
         problems: &RefCell<Problems>,
-        seen: &mut HashMap<(String, String, String), String>,
+        first_locations: &mut HashMap<(String, String, String), String>,
     ) {
         let mut fields = FieldReader::new(&document.location, &document.value, problems);
         fields.ignore("kind");
@@ -93,13 +93,13 @@ impl Manifests {
             "ClusterRole" | "ClusterRoleBinding" => false,
             "Role" | "RoleBinding" => true,
             other => {
-                let known = "ClusterRole, Role, ClusterRoleBinding, RoleBinding or List";
-                return fields.add_problem("kind", format_args!("{other:?} is not supported; use {known}"));
+                let supported = "ClusterRole, Role, ClusterRoleBinding, RoleBinding or List";
+                return fields.add_problem("kind", format_args!("{other:?} is not supported; use {supported}"));
             }
         };
         let Some(metadata) = Metadata::parse(&mut fields, namespaced) else { return };
         let key = (document.kind.clone(), metadata.namespace.clone(), metadata.name.clone());
-        if let Some(first) = seen.insert(key, document.location.clone()) {
+        if let Some(first) = first_locations.insert(key, document.location.clone()) {
             fields.add_own_problem(format_args!("duplicate of {first}"));
         }
         match &*document.kind {
@@ -117,7 +117,13 @@ impl Manifests {
                 let subjects = parse_subjects(&mut fields, &metadata.namespace);
                 if let Some(role) = parse_role_reference(&mut fields, namespaced) {
                     let (namespace, name) = (metadata.namespace, metadata.name);
-                    self.bindings.push(Binding { place: document.location.clone(), namespace, name, role, subjects });
+                    self.bindings.push(Binding {
+                        location: document.location.clone(),
+                        namespace,
+                        name,
+                        role,
+                        subjects,
+                    });
                 }
             }
         }
@@ -302,9 +308,9 @@ fn parse_subject(mut fields: FieldReader<'_>, binding_namespace: &str) -> Option
     }
     let (group, namespace) = (fields.string("apiGroup"), fields.string("namespace"));
     let kind = fields.string("kind");
-    let wanted = if kind == "ServiceAccount" { "" } else { GROUP };
-    if !group.is_empty() && group != wanted {
-        fields.add_problem("apiGroup", format_args!("{group:?} is not supported; use {wanted:?}"));
+    let expected = if kind == "ServiceAccount" { "" } else { GROUP };
+    if !group.is_empty() && group != expected {
+        fields.add_problem("apiGroup", format_args!("{group:?} is not supported; use {expected:?}"));
     }
     let subject = match &*kind {
         "User" => Some(Subject::User(name)),

@@ -54,9 +54,9 @@ impl RbacPolicy {
         RbacPolicy::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Parses the text of a policy; `place` is the file name in problems.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<RbacPolicy, Problems> {
-        let mut manifests = Manifests::parse(place, text, json)?;
+    /// Parses the text of a policy; `location` is the file name in problems.
+    pub fn parse(location: &str, text: &str, json: bool) -> Result<RbacPolicy, Problems> {
+        let mut manifests = Manifests::parse(location, text, json)?;
         aggregate::aggregate(&mut manifests.cluster_roles);
         let mut policy = RbacPolicy::default();
         let roles = RoleIndex::new(&manifests);
@@ -141,7 +141,11 @@ impl RbacPolicy {
         self.bindings += 1;
         let rules = roles.get(&binding.role, &binding.namespace);
         if let Err(why) = &rules {
-            self.warnings.push(Problem::at_field(&binding.place, "roleRef", format_args!("{why}; nothing is granted")));
+            self.warnings.push(Problem::at_field(
+                &binding.location,
+                "roleRef",
+                format_args!("{why}; nothing is granted"),
+            ));
         }
         for subject in &binding.subjects {
             let grant = Grant {

@@ -31,8 +31,8 @@ impl PolicyRule {
     }
 }
 
-fn contains_or_star(list: &[String], wanted: &str) -> bool {
-    list.iter().any(|one| one == "*" || one == wanted)
+fn contains_or_star(list: &[String], value: &str) -> bool {
+    list.iter().any(|one| one == "*" || one == value)
 }
 
 fn covers_resource(rule: &str, resource: &str, subresource: &str) -> bool {

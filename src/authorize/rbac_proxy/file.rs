@@ -57,42 +57,42 @@ impl RbacProxyRules {
         RbacProxyRules::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Parses the text of the file; `place` is the file name in problems.
+    /// Parses the text of the file; `location` is the file name in problems.
     ///
     /// # Errors
     /// All errors in it.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<RbacProxyRules, Problems> {
-        let (mut found, mut problems) = parse_documents(place, text, json);
+    pub fn parse(location: &str, text: &str, json: bool) -> Result<RbacProxyRules, Problems> {
+        let (mut found, mut problems) = parse_documents(location, text, json);
         let [document] = &mut found[..] else {
             if problems.0.is_empty() {
-                problems.0.push(Problem::new(place, "one mapping with the field authorization is required"));
+                problems.0.push(Problem::new(location, "one mapping with the field authorization is required"));
             }
             return Err(problems);
         };
         normalize_like_go(&mut document.value);
         let problems = RefCell::new(problems);
-        let mut fields = FieldReader::new(place, &document.value, &problems);
+        let mut fields = FieldReader::new(location, &document.value, &problems);
         let mut rules = RbacProxyRules::default();
         match fields.object("authorization") {
-            Some(authorization) => rules.apply(authorization, place),
+            Some(authorization) => rules.apply(authorization, location),
             None => fields.add_problem("authorization", "required"),
         }
         fields.finish();
         problems.into_inner().into_result(rules)
     }
 
-    fn apply(&mut self, mut fields: FieldReader<'_>, place: &str) {
+    fn apply(&mut self, mut fields: FieldReader<'_>, location: &str) {
         let (attributes, rewrites) = (fields.path("resourceAttributes"), fields.path("rewrites"));
         if fields.contains("rewrites") && !fields.contains("resourceAttributes") {
             let message = format_args!("has no effect without {attributes}: requests are authorized by their path");
-            self.warnings.push(Problem::at_field(place, rewrites, message));
+            self.warnings.push(Problem::at_field(location, rewrites, message));
         }
         self.template = parse_template(&mut fields);
         self.by_path = fields.object_list("rules").into_iter().map(parse_path_rule).collect();
         let statics = fields.object_list("static").into_iter().enumerate();
         self.static_rules = statics.map(|(number, rule)| parse_static_rule(rule, number)).collect();
         fields.finish();
-        self.warnings.extend(lint::warnings(self, place));
+        self.warnings.extend(lint::warnings(self, location));
     }
 }
 
@@ -112,7 +112,7 @@ impl WatchedFileContent for RbacProxyRules {
 fn parse_template(fields: &mut FieldReader<'_>) -> AttributeTemplate {
     let sources = fields.object("rewrites").map(parse_sources);
     let Some(mut attributes) = fields.object("resourceAttributes") else { return AttributeTemplate::Path };
-    let asking = match sources {
+    let attribute_template = match sources {
         None => AttributeTemplate::Resource(RbacProxyResource {
             namespace: attributes.string("namespace"),
             api_group: attributes.string("apiGroup"),
@@ -124,12 +124,12 @@ fn parse_template(fields: &mut FieldReader<'_>) -> AttributeTemplate {
         Some(sources) => {
             let mut template = |name: &'static str| {
                 let text = attributes.string(name);
-                let known = Template::parse(&text);
-                if known.is_none() {
+                let parsed = Template::parse(&text);
+                if parsed.is_none() {
                     let message = "is not a supported template; use {{ .Value }}";
                     attributes.add_problem(name, format_args!("{text:?} {message}"));
                 }
-                known.unwrap_or_default()
+                parsed.unwrap_or_default()
             };
             let templates = ResourceTemplates {
                 namespace: template("namespace"),
@@ -143,7 +143,7 @@ fn parse_template(fields: &mut FieldReader<'_>) -> AttributeTemplate {
         }
     };
     attributes.finish();
-    asking
+    attribute_template
 }
 
 fn parse_sources(mut fields: FieldReader<'_>) -> ValueSources {
@@ -189,9 +189,9 @@ fn parse_path_rule(mut fields: FieldReader<'_>) -> PathRule {
     if fields.contains("rewrites") && !fields.contains("resourceAttributes") {
         fields.add_problem("rewrites", "has no effect without resourceAttributes");
     }
-    let asking = parse_template(&mut fields);
+    let template = parse_template(&mut fields);
     fields.finish();
-    PathRule { paths, methods, verb, template: asking }
+    PathRule { paths, methods, verb, template }
 }
 
 fn parse_static_rule(mut fields: FieldReader<'_>, number: usize) -> StaticRule {

@@ -13,9 +13,9 @@ use crate::process::Problem;
 /// The verbs of HTTP methods. Other methods have `*`, which has its own warning.
 const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
 
-/// Returns the warnings about `rules`, with field paths; `place` is the file.
-pub(super) fn warnings(rules: &RbacProxyRules, place: &str) -> Vec<Problem> {
-    let mut odd = Linter { place, found: Vec::new() };
+/// Returns the warnings about `rules`, with field paths; `location` is the file.
+pub(super) fn warnings(rules: &RbacProxyRules, location: &str) -> Vec<Problem> {
+    let mut odd = Linter { location, found: Vec::new() };
     odd.templates("authorization", &rules.template);
     for (number, rule) in rules.by_path.iter().enumerate() {
         let at = format!("authorization.rules[{number}]");
@@ -29,19 +29,19 @@ pub(super) fn warnings(rules: &RbacProxyRules, place: &str) -> Vec<Problem> {
 }
 
 struct Linter<'p> {
-    place: &'p str,
+    location: &'p str,
     found: Vec<Problem>,
 }
 
 impl Linter<'_> {
     fn warn(&mut self, at: &str, field: &str, message: impl std::fmt::Display) {
         let dot = if field.is_empty() { "" } else { "." };
-        self.found.push(Problem::at_field(self.place, format_args!("{at}{dot}{field}"), message));
+        self.found.push(Problem::at_field(self.location, format_args!("{at}{dot}{field}"), message));
     }
 
     /// Warns about templates without rewrites.
-    fn templates(&mut self, at: &str, asking: &AttributeTemplate) {
-        let AttributeTemplate::Resource(resource) = asking else { return };
+    fn templates(&mut self, at: &str, template: &AttributeTemplate) {
+        let AttributeTemplate::Resource(resource) = template else { return };
         let RbacProxyResource { namespace, api_group, api_version, resource, subresource, name } = resource;
         for (field, text) in [
             ("namespace", namespace),
@@ -82,10 +82,12 @@ impl Linter<'_> {
     }
 
     fn static_rule(&mut self, at: &str, rule: &StaticRule, rules: &RbacProxyRules) {
-        let mut askings = rules.templates();
+        let mut templates = rules.templates();
         let (resources, paths) = match &rule.target {
-            RuleTarget::Resource { .. } => (askings.any(|asking| !matches!(asking, AttributeTemplate::Path)), true),
-            RuleTarget::Path(_) => (true, askings.any(|asking| matches!(asking, AttributeTemplate::Path))),
+            RuleTarget::Resource { .. } => {
+                (templates.any(|template| !matches!(template, AttributeTemplate::Path)), true)
+            }
+            RuleTarget::Path(_) => (true, templates.any(|template| matches!(template, AttributeTemplate::Path))),
         };
         if !resources {
             self.warn(
@@ -98,12 +100,13 @@ impl Linter<'_> {
             self.warn(at, "path", "allows nothing: with resourceAttributes, no request is authorized by path");
         }
         let verb = rule.verb.as_str();
-        let asked = VERBS.contains(&verb) || rules.by_path.iter().any(|rule| rule.verb.as_deref() == Some(verb));
+        let is_known_verb =
+            VERBS.contains(&verb) || rules.by_path.iter().any(|rule| rule.verb.as_deref() == Some(verb));
         if verb == "*" {
             let message = "matches only methods without a verb: use get, create, update, patch or delete, or omit it \
                            for all";
             self.warn(at, "verb", message);
-        } else if !verb.is_empty() && !asked {
+        } else if !verb.is_empty() && !is_known_verb {
             let message = "matches no request";
             match suggested_verb(verb) {
                 Some(meant) => self.warn(at, "verb", format_args!("{verb:?} {message}; use {meant:?}")),
@@ -121,15 +124,15 @@ impl Linter<'_> {
 }
 
 /// Returns the verb to suggest for an HTTP method, or for a Kubernetes verb that requests here never have.
-fn suggested_verb(written: &str) -> Option<&'static str> {
-    let lower = written.to_ascii_lowercase();
+fn suggested_verb(configured: &str) -> Option<&'static str> {
+    let lower = configured.to_ascii_lowercase();
     if let Some(verb) = VERBS.into_iter().find(|verb| *verb == lower) {
         return Some(verb);
     }
     match lower.as_str() {
         "list" | "watch" => Some("get"),
         "deletecollection" => Some("delete"),
-        _ => Method::from_bytes(written.to_ascii_uppercase().as_bytes())
+        _ => Method::from_bytes(configured.to_ascii_uppercase().as_bytes())
             .map(|method| verb_of(&method))
             .ok()
             .filter(|verb| !verb.is_empty()),

@@ -98,20 +98,21 @@ impl RbacProxyRules {
             }
             rule = self.by_path.iter().find(|rule| rule.matches(method, path.decoded()));
         }
-        let asking = rule.map_or(&self.template, |rule| &rule.template);
+        let template = rule.map_or(&self.template, |rule| &rule.template);
         let verb = rule.and_then(|rule| rule.verb.as_deref()).unwrap_or_else(|| verb_of(method));
-        asking.required_permissions(verb, path.decoded(), query, headers)
+        template.required_permissions(verb, path.decoded(), query, headers)
     }
 
     /// Whether any template uses a query parameter. If not, the query is forwarded unchanged.
     pub fn reads_query_parameters(&self) -> bool {
-        self.templates()
-            .any(|asking| matches!(asking, AttributeTemplate::Values { sources, .. } if sources.parameter.is_some()))
+        self.templates().any(
+            |template| matches!(template, AttributeTemplate::Values { sources, .. } if sources.parameter.is_some()),
+        )
     }
 
     /// Whether any template uses the header `name`, in any spelling.
     pub fn reads_header(&self, name: &str) -> bool {
-        self.templates().any(|asking| match asking {
+        self.templates().any(|template| match template {
             AttributeTemplate::Values { sources, .. } => {
                 sources.header.as_ref().is_some_and(|header| is_same_normalized_name(name, header.as_str()))
             }

@@ -48,6 +48,6 @@ impl StaticRule {
     }
 }
 
-fn matches_or_empty(wanted: &str, found: &str) -> bool {
-    wanted.is_empty() || wanted == found
+fn matches_or_empty(expected: &str, found: &str) -> bool {
+    expected.is_empty() || expected == found
 }

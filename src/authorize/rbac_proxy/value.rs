@@ -67,14 +67,14 @@ impl ValueSources {
         &self,
         query: &Query<'_>,
         headers: &HeaderMap,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<String>, UnreviewableRequest> {
         let mut values: Vec<String> = Vec::new();
         let mut add = |value: &str| {
-            if values.iter().all(|known| known != value) {
+            if values.iter().all(|existing| existing != value) {
                 values.push(value.to_owned());
             }
-            if values.len() > most { Err(UnreviewableRequest("too many values")) } else { Ok(()) }
+            if values.len() > limit { Err(UnreviewableRequest("too many values")) } else { Ok(()) }
         };
         if let Some(parameter) = &self.parameter {
             for (_, value) in query.pairs().filter(|(name, _)| name == parameter) {

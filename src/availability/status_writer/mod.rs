@@ -63,20 +63,20 @@ pub struct StatusWriter {
 impl StatusWriter {
     /// Writes changed conditions while this replica leads, until the process exits.
     pub async fn run(mut self, mut drain: Drain) {
-        let mut desk = StatusPlanner::default();
+        let mut planner = StatusPlanner::default();
         let (mut board, mut statuses) = (self.availability.changes(), self.statuses.subscribe());
         let mut silent_until: Option<Instant> = None;
-        let mut seen = (0, 0);
+        let mut seen_versions = (0, 0);
         let mut pending = PendingApiServices::All;
         loop {
-            let judged = self.availability.changed_since(seen.0);
-            let stands = self.statuses.changed_since(seen.1);
-            seen = (judged.0, stands.0);
-            pending.add(judged.1);
-            pending.add(stands.1);
+            let changed_conditions = self.availability.changed_since(seen_versions.0);
+            let changed_statuses = self.statuses.changed_since(seen_versions.1);
+            seen_versions = (changed_conditions.0, changed_statuses.0);
+            pending.add(changed_conditions.1);
+            pending.add(changed_statuses.1);
             if self.leadership.load().is_leader && silent_until.is_none_or(|until| Instant::now() >= until) {
                 silent_until = self
-                    .write_pending(&mut desk, &mut pending)
+                    .write_pending(&mut planner, &mut pending)
                     .await
                     .err()
                     .map(|WriteForbidden| Instant::now() + FORBIDDEN_PAUSE);
@@ -95,32 +95,32 @@ impl StatusWriter {
     /// Writes the status of pending APIServices. What stays in `pending` was not processed.
     async fn write_pending(
         &self,
-        desk: &mut StatusPlanner,
+        planner: &mut StatusPlanner,
         pending: &mut PendingApiServices,
     ) -> Result<(), WriteForbidden> {
         let registry = self.registry.get();
         let mut names = match std::mem::replace(pending, PendingApiServices::Names(BTreeSet::new())) {
             PendingApiServices::Names(names) => names,
             PendingApiServices::All => {
-                desk.retain(|name| self.statuses.get(name).is_some());
+                planner.retain(|name| self.statuses.get(name).is_some());
                 registry.api_services().map(|one| one.name.as_str().into()).collect()
             }
         };
         while let Some(name) = names.pop_first() {
             // Local APIServices are served by the delegate, which writes their conditions.
             let is_store = matches!(self.target, StatusTarget::Store(_));
-            let theirs = |one: &&Arc<ApiService>| {
+            let is_ours_to_write = |one: &&Arc<ApiService>| {
                 one.source == ObjectSource::Cluster && (is_store || one.backend != ApiServiceBackend::Local)
             };
-            let Some(one) = registry.api_service(&name).filter(theirs) else { continue };
-            let Some(stands) = self.statuses.get(&one.name) else { continue };
-            let availability = self.availability.get_or_insert(&one.name);
+            let Some(api_service) = registry.api_service(&name).filter(is_ours_to_write) else { continue };
+            let Some(stands) = self.statuses.get(&api_service.name) else { continue };
+            let availability = self.availability.get_or_insert(&api_service.name);
             let condition = availability.condition();
-            match desk.plan(&one.name, &condition, availability.last_probe(), &stands, Instant::now()) {
+            match planner.plan(&api_service.name, &condition, availability.last_probe(), &stands, Instant::now()) {
                 StatusPlan::NoChange => {}
                 StatusPlan::ProbeFirst => availability.request_probe(),
                 StatusPlan::BackOff(leave) => tracing::warn!(
-                    apiservice = one.name,
+                    apiservice = api_service.name,
                     ours = %condition.reason,
                     "another writer overwrites the Available condition; status not written for {leave:?}"
                 ),
@@ -129,8 +129,10 @@ impl StatusWriter {
                         *pending = PendingApiServices::All;
                         return Ok(());
                     }
-                    match self.put_status(&one.name, &version, conditions).await {
-                        Ok(Some(version)) => desk.record_write(&one.name, &condition, version, Instant::now()),
+                    match self.put_status(&api_service.name, &version, conditions).await {
+                        Ok(Some(version)) => {
+                            planner.record_write(&api_service.name, &condition, version, Instant::now())
+                        }
                         Ok(None) => {}
                         // The remaining writes would fail, too.
                         Err(WriteFailure::Unreachable) => {

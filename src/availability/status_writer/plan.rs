@@ -86,78 +86,78 @@ pub(super) enum StatusPlan {
 }
 
 impl StatusPlanner {
-    /// Plans for the computed `condition`, the last probe `asked` and the current status `stands`.
+    /// Plans for the computed `condition`, the last probe `last_probe` and the current status `stored`.
     pub(super) fn plan(
         &mut self,
         name: &str,
         condition: &AvailabilityCondition,
-        asked: Option<ProbeRecord>,
-        stands: &StoredStatus,
+        last_probe: Option<ProbeRecord>,
+        stored: &StoredStatus,
         now: Instant,
     ) -> StatusPlan {
         // Not probed yet: nothing to report.
         if condition.status == ConditionStatus::Unknown && condition.reason == "NotProbed" {
             return StatusPlan::NoChange;
         }
-        let ours = ConditionContent {
+        let computed = ConditionContent {
             status: condition.status.as_str().to_owned(),
             reason: condition.reason.to_string(),
             message: condition.message.clone(),
         };
-        let there = stands.conditions.iter().find(|one| one["type"] == "Available");
-        let theirs = there.map(ConditionContent::from_value).unwrap_or_default();
+        let there = stored.conditions.iter().find(|one| one["type"] == "Available");
+        let current = there.map(ConditionContent::from_value).unwrap_or_default();
         let entry = self.by_name.entry(name.to_owned()).or_default();
         if let Some(wrote) = &mut entry.last_write {
             wrote.is_observed |=
-                has_reached(&stands.version, &wrote.version) || now.duration_since(wrote.written_at) >= WATCH_DELAY;
+                has_reached(&stored.version, &wrote.version) || now.duration_since(wrote.written_at) >= WATCH_DELAY;
             if !wrote.is_observed {
                 return StatusPlan::NoChange;
             }
         }
-        if (&entry.computed.0, &entry.computed.1) != (&ours.status, &ours.reason) {
+        if (&entry.computed.0, &entry.computed.1) != (&computed.status, &computed.reason) {
             entry.has_news = true;
-            entry.computed = (ours.status.clone(), ours.reason.clone());
+            entry.computed = (computed.status.clone(), computed.reason.clone());
         }
-        let ours_stands = entry.last_write.as_ref().is_some_and(|wrote| wrote.content == theirs);
-        let agrees = (&theirs.status, &theirs.reason) == (&ours.status, &ours.reason);
-        entry.observe(ours_stands, &theirs, there, now);
+        let is_own_current = entry.last_write.as_ref().is_some_and(|wrote| wrote.content == current);
+        let agrees = (&current.status, &current.reason) == (&computed.status, &computed.reason);
+        entry.observe(is_own_current, &current, there, now);
         // Same status and reason with another message: theirs stays.
-        if theirs == ours || (agrees && !ours_stands) {
-            entry.record_agreement(ours_stands, now);
+        if current == computed || (agrees && !is_own_current) {
+            entry.record_agreement(is_own_current, now);
             return StatusPlan::NoChange;
         }
         entry.disagreed_at = Some(now);
         let left = entry.back_off_until.is_some_and(|until| now < until);
         if left {
-            let lately =
+            let is_recent =
                 entry.written_at.is_some_and(|last| now.saturating_duration_since(last) < BACK_OFF_WRITE_INTERVAL);
             // The current status may be this writer's last change.
-            if lately || !(entry.has_news || ours_stands) {
+            if is_recent || !(entry.has_news || is_own_current) {
                 return StatusPlan::NoChange;
             }
         }
-        if entry.is_foreign_newer_than_probe(&ours, &theirs, asked) {
+        if entry.is_foreign_newer_than_probe(&computed, &current, last_probe) {
             return StatusPlan::ProbeFirst;
         }
         if left {
             entry.last_write = None;
         }
-        if entry.last_write.is_some() && !ours_stands {
+        if entry.last_write.is_some() && !is_own_current {
             entry.last_write = None;
             entry.overwritten_at.retain(|at| now.duration_since(*at) < OVERWRITE_WINDOW);
             entry.overwritten_at.push(now);
             if entry.overwritten_at.len() >= MAX_OVERWRITES {
                 entry.overwritten_at.clear();
                 let first = entry.back_off.is_none();
-                let leave = entry.back_off.map_or(BACK_OFF.0, |leave| (leave * 2).min(BACK_OFF.1));
-                (entry.back_off, entry.back_off_until) = (Some(leave), Some(now + leave));
-                return if first { StatusPlan::BackOff(leave) } else { StatusPlan::NoChange };
+                let delay = entry.back_off.map_or(BACK_OFF.0, |delay| (delay * 2).min(BACK_OFF.1));
+                (entry.back_off, entry.back_off_until) = (Some(delay), Some(now + delay));
+                return if first { StatusPlan::BackOff(delay) } else { StatusPlan::NoChange };
             }
         }
-        let others = stands.conditions.iter().filter(|one| one["type"] != "Available").cloned();
-        let since = transition_time(condition.since, there, theirs.status == ours.status);
-        let conditions = others.chain([ours.into_value(&since)]).collect();
-        StatusPlan::Write { version: stands.version.clone(), conditions }
+        let others = stored.conditions.iter().filter(|one| one["type"] != "Available").cloned();
+        let since = transition_time(condition.since, there, current.status == computed.status);
+        let conditions = others.chain([computed.into_value(&since)]).collect();
+        StatusPlan::Write { version: stored.version.clone(), conditions }
     }
 
     /// Records a write; `version` is that of the APIService after it.
@@ -185,12 +185,12 @@ impl StatusPlanner {
 }
 
 impl WriteHistory {
-    /// Records the current condition, of this writer (`ours`) or of another one.
-    fn observe(&mut self, ours: bool, words: &ConditionContent, there: Option<&Value>, now: Instant) {
+    /// Records the current condition, of this writer (`is_own`) or of another one.
+    fn observe(&mut self, is_own: bool, words: &ConditionContent, there: Option<&Value>, now: Instant) {
         let since = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
-        if ours {
+        if is_own {
             self.foreign = None;
-        } else if !self.foreign.as_ref().is_some_and(|(known, from, _)| known == words && from == since) {
+        } else if !self.foreign.as_ref().is_some_and(|(content, from, _)| content == words && from == since) {
             self.foreign = Some((words.clone(), since.to_owned(), now));
         }
     }
@@ -199,31 +199,31 @@ impl WriteHistory {
     /// kube-apiserver's aggregator; the next probe here may confirm it.
     fn is_foreign_newer_than_probe(
         &self,
-        ours: &ConditionContent,
-        theirs: &ConditionContent,
-        asked: Option<ProbeRecord>,
+        computed: &ConditionContent,
+        current: &ConditionContent,
+        last_probe: Option<ProbeRecord>,
     ) -> bool {
-        let (available, by_asking) = match ours.reason.as_str() {
-            "Passed" => (true, theirs.status == "False"),
-            "FailedDiscoveryCheck" => (false, theirs.status == "True"),
+        let (available, by_asking) = match computed.reason.as_str() {
+            "Passed" => (true, current.status == "False"),
+            "FailedDiscoveryCheck" => (false, current.status == "True"),
             _ => return false,
         };
         let Some((_, _, heard)) = self.foreign.as_ref().filter(|_| by_asking) else { return false };
-        !asked.is_some_and(|asked| asked.answered == available && asked.at >= *heard)
+        !last_probe.is_some_and(|record| record.is_answered == available && record.at >= *heard)
     }
 
     /// Both writers agree. After long agreement the dispute ends, and the back-off shrinks step by step.
-    fn record_agreement(&mut self, ours_stands: bool, now: Instant) {
+    fn record_agreement(&mut self, is_own_current: bool, now: Instant) {
         self.has_news = false;
-        if !ours_stands {
+        if !is_own_current {
             // The next change by the other writer overwrites nothing of this one.
             self.last_write = None;
         }
         let since = *self.disagreed_at.get_or_insert(now);
-        if let Some(leave) = self.back_off
+        if let Some(delay) = self.back_off
             && now.saturating_duration_since(since) >= BACK_OFF.0
         {
-            self.back_off = Some(leave / 2).filter(|leave| *leave >= BACK_OFF.0);
+            self.back_off = Some(delay / 2).filter(|delay| *delay >= BACK_OFF.0);
             (self.back_off_until, self.disagreed_at) = (None, Some(now));
         }
     }
@@ -258,13 +258,13 @@ fn has_reached(version: &str, other: &str) -> bool {
 /// `lastTransitionTime`: changes only with the status, and never goes back.
 fn transition_time(since: SystemTime, there: Option<&Value>, same: bool) -> String {
     let before = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
-    let ours = jiff::Timestamp::try_from(since).unwrap_or_default();
-    let theirs = before.parse::<jiff::Timestamp>().ok();
-    match theirs {
+    let own_time = jiff::Timestamp::try_from(since).unwrap_or_default();
+    let current_time = before.parse::<jiff::Timestamp>().ok();
+    match current_time {
         Some(_) if same => before.to_owned(),
         // The status changes by this write, whatever was computed before.
-        Some(theirs) if theirs > ours => timestamp(jiff::Timestamp::now().max(theirs)),
-        _ => timestamp(ours),
+        Some(current_time) if current_time > own_time => timestamp(jiff::Timestamp::now().max(current_time)),
+        _ => timestamp(own_time),
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
             now: Instant,
         ) -> StatusPlan {
             let answered = condition.status == ConditionStatus::True;
-            self.plan(name, condition, Some(ProbeRecord { at: now, answered }), stands, now)
+            self.plan(name, condition, Some(ProbeRecord { at: now, is_answered: answered }), stands, now)
         }
     }
 
@@ -527,7 +527,7 @@ mod tests {
     fn status_of_others_overwritten_only_after_new_probe() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        let asked = |second, answered| Some(ProbeRecord { at: at(second), answered });
+        let asked = |second, answered| Some(ProbeRecord { at: at(second), is_answered: answered });
         let mut desk = StatusPlanner::default();
         let (fine, out) = (stands("1", &[passed_there()]), stands("2", &[failed_there()]));
         assert_eq!(desk.plan("a", &passed(), asked(1, true), &fine, at(2)), StatusPlan::NoChange);

@@ -84,16 +84,16 @@ impl GatewayHandle {
         self.admin.as_ref().map(|admin| admin.local_addr)
     }
 
-    /// Waits until discovery and OpenAPI serve a resource, at most `patience`. Before that kubectl would get and cache
-    /// discovery without it.
+    /// Waits until discovery and OpenAPI serve a resource of the embedded API server, at most `patience`. Before that
+    /// kubectl would get and cache discovery without it.
     pub fn wait_until_served(&self, (group, version, resource): (&str, &str, &str), patience: Duration) {
-        let key = format!("apis/{group}/{version}");
-        let known = || {
+        let path = format!("/openapi/v3/apis/{group}/{version}");
+        let is_listed = || {
             self.shared.documents.discovery.load().has_resource(group, version, resource, "")
-                && self.shared.documents.openapi.load().lists(&key)
+                && self.shared.documents.openapi.load().has_document_at(&path)
         };
         let end = Instant::now() + patience;
-        while !known() && Instant::now() < end {
+        while !is_listed() && Instant::now() < end {
             std::thread::sleep(POLL_INTERVAL);
         }
     }

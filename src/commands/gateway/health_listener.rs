@@ -16,6 +16,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tower::service_fn;
 
 use super::request::strip_body;
+use crate::admin::{ConnectionTable, ConnectionUse};
 use crate::commands::threads::spawn_thread;
 use crate::listen::{Acceptor, Connections, ResponseFuture, ServerLimits, TlsConfigSource, accept, serve};
 use crate::message::{Body, IncomingBody};
@@ -25,7 +26,7 @@ use crate::process::{Drain, Problem, Published, ShutdownPhase};
 
 /// Interval of closing idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Connection limit; a prober needs one.
+/// Connection limit; a prober needs one. One more closes one that is of less use.
 const MAX_CONNECTIONS: usize = 256;
 
 /// The health listener.
@@ -54,10 +55,9 @@ impl HealthListener {
         // The kubelet probes a pod directly, without the load balancer's PROXY header.
         let limits = Rc::new(ServerLimits { proxy_protocol: None, ..limits });
         let checks: Rc<[_]> = health.into_iter().filter(|health| health.name() != "healthz").collect();
-        let service = service_fn(move |request| -> ResponseFuture { Box::pin(ready(Ok(respond(&checks, &request)))) });
-        let make_service = service_fn(move |_| ready(Ok::<_, Infallible>(service.clone())));
+        let table = ConnectionTable::new(MAX_CONNECTIONS);
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
-        tokio::task::spawn_local(accept(listener, acceptor, MAX_CONNECTIONS, drain.clone()));
+        tokio::task::spawn_local(accept(listener, acceptor, 2 * MAX_CONNECTIONS, drain.clone()));
         // The port closes when the process drains; by then it is already unready.
         loop {
             tokio::select! {
@@ -65,8 +65,15 @@ impl HealthListener {
                     Some(arrived) => {
                         let tls = TlsConfigSource::Fixed(tls.load().as_ref().clone());
                         let (limits, connections) = (limits.clone(), connections.clone());
-                        let serving = serve(arrived, tls, make_service.clone(), log_failure, limits, connections);
-                        tokio::task::spawn_local(serving);
+                        let checks = checks.clone();
+                        table.spawn(arrived.remote.ip(), |usage| {
+                            let service = service_fn(move |request| -> ResponseFuture {
+                                usage.set(ConnectionUse::Answered);
+                                Box::pin(ready(Ok(respond(&checks, &request))))
+                            });
+                            let make_service = service_fn(move |_| ready(Ok::<_, Infallible>(service.clone())));
+                            serve(arrived, tls, make_service, log_failure, limits, connections)
+                        });
                     }
                     None => break,
                 },

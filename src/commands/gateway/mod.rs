@@ -30,11 +30,12 @@ use std::process::ExitCode;
 
 pub use gateway_handle::GatewayHandle;
 pub(super) use settings::EgressSettings;
-pub use start::{GatewayFiles, StartOptions, start};
+pub use start::{GatewayFiles, start};
 pub(super) use start::{ReadPurpose, prepare};
 pub(super) use status::{egress_report, remote_call_report};
 
 use crate::config::{Diagnostics, GatewayConfig};
+use crate::tls::KeyType;
 
 /// Runs the gateway until a signal ends it. Exit status: 0 after a complete drain, 1 after a failed start. `role` is
 /// the name of the command in error output: `gateway` or `sidecar`.
@@ -43,7 +44,7 @@ pub fn run(config: &GatewayConfig, mistakes: Diagnostics, role: &str) -> ExitCod
         Ok(ready) => ready,
         Err(status) => return status,
     };
-    match start(config, files, StartOptions::default(), log_level) {
+    match start(config, files, KeyType::default(), log_level) {
         Ok(running) => running.run_until_signal(),
         Err(problems) => super::report_problems(role, &problems),
     }

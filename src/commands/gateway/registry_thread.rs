@@ -102,8 +102,8 @@ impl RegistryThread {
             None => Leadership::without_election(),
         };
         let (leadership_publisher, leadership) = Published::new(first);
-        let seen = ClusterStatus { state, leadership };
-        let telling = seen.clone();
+        let status = ClusterStatus { state, leadership };
+        let shown_status = status.clone();
         threads.spawn("registry", async move || {
             let (client, watching) = cluster.client(egress.dialer());
             let statuses = ApiServiceStatuses::default();
@@ -112,12 +112,12 @@ impl RegistryThread {
                 registry: publisher.reader(),
                 statuses: statuses.clone(),
                 availability: board,
-                leadership: telling.leadership.clone(),
+                leadership: shown_status.leadership.clone(),
                 health: metrics.calls().register(CallKind::ApiServiceStatus, ""),
             };
             spawn_local(announcer.run(drain.clone()));
             let lease = election.as_ref().map(|election| election.name.clone());
-            let standing = election.map(|election| {
+            let election_task = election.map(|election| {
                 let health = metrics.calls().register(CallKind::Lease, &election.name);
                 let drain = drain.clone();
                 spawn_local(async move {
@@ -125,15 +125,15 @@ impl RegistryThread {
                     let _ = returned.send(());
                 })
             });
-            spawn_local(record_metrics(telling, lease, metrics));
+            spawn_local(record_metrics(shown_status, lease, metrics));
             let following = RegistryFollower { directory, cluster: Some((watching, state_publisher, statuses)) };
             following.run(publisher, drain, |_| {}).await;
-            if let Some(standing) = standing {
+            if let Some(election_task) = election_task {
                 // Awaited, so that the Lease is released before the thread ends.
-                let _ = standing.await;
+                let _ = election_task.await;
             }
         })?;
-        Ok((Some(seen), Some(LeaseRelease(returning))))
+        Ok((Some(status), Some(LeaseRelease(returning))))
     }
 }
 
@@ -168,20 +168,20 @@ impl EmbeddedRegistry {
 }
 
 /// Records the state of the kube-apiserver and the leadership in the metrics.
-async fn record_metrics(mut seen: ClusterStatus, lease: Option<String>, metrics: Arc<Metrics>) {
+async fn record_metrics(mut status: ClusterStatus, lease: Option<String>, metrics: Arc<Metrics>) {
     let health = metrics.calls().register(CallKind::Registry, "");
     loop {
-        let state = seen.state.get();
+        let state = status.state.get();
         if state.complete || state.failing.is_some() {
             health.record_watch(&state.server, state.failing.as_ref().map(|(since, why)| (*since, why.as_str())));
         }
-        metrics.set_registry_source_up(SOURCE, seen.is_synced());
+        metrics.set_registry_source_up(SOURCE, status.is_synced());
         if let Some(lease) = &lease {
-            metrics.set_leader(lease, seen.leadership.load().is_leader);
+            metrics.set_leader(lease, status.leadership.load().is_leader);
         }
         tokio::select! {
-            () = seen.state.changed() => {}
-            () = seen.leadership.changed() => {}
+            () = status.state.changed() => {}
+            () = status.leadership.changed() => {}
         }
     }
 }

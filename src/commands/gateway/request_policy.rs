@@ -19,6 +19,7 @@ pub(super) struct RequestPolicy {
     pub(super) rules: Option<Published<RbacProxyRules>>,
     /// Paths of a sidecar may be hidden, or served without authentication and authorization.
     pub(super) paths: PathFilter,
+    keeps_escaped_slashes: bool,
     pub(super) identity_header_format: IdentityHeaderFormat,
     /// The user of requests to paths served without authentication and authorization.
     pub(super) open_path_user: Arc<User>,
@@ -41,6 +42,7 @@ impl RequestPolicy {
             backend_api: if config.is_sidecar() { BackendApi::Any } else { BackendApi::Kubernetes },
             rules,
             paths: config.sidecar.path_filter.clone(),
+            keeps_escaped_slashes: config.sidecar.keeps_escaped_slashes,
             identity_header_format: config.sidecar.identity_headers.clone(),
             open_path_user: Arc::new(User { name: ANONYMOUS.to_owned(), ..User::default() }),
         }
@@ -51,11 +53,12 @@ impl RequestPolicy {
     /// # Errors
     /// 400 for a path that an API server (or, with rules, any server) could interpret differently.
     pub(super) fn parse_path<'u>(&self, raw: &'u str) -> Result<CanonicalPath<'u>, Status> {
-        match (&self.rules, self.backend_api) {
+        let path = match (&self.rules, self.backend_api) {
             (Some(_), _) => CanonicalPath::parse_non_kubernetes(raw),
             (None, BackendApi::Any) => CanonicalPath::parse_without_proxy(raw),
             (None, BackendApi::Kubernetes) => CanonicalPath::parse(raw),
-        }
+        }?;
+        Ok(if self.keeps_escaped_slashes { path.keep_escaped_slashes() } else { path })
     }
 
     /// Parses the request info; only the path if kube-rbac-proxy rules define the attributes.

@@ -161,12 +161,12 @@ impl DelegatedAuth {
             threads.spawn("reviews", async move || {
                 let dialer = egress.dialer();
                 let serving = planes.into_iter().map(|plane| plane.serve(dialer.clone()));
-                let (asking, ending) = (dialer.clone(), drain.clone());
+                let (client_dialer, ending) = (dialer.clone(), drain.clone());
                 let requesting = async {
                     if let (Some((LoadedKubeconfig { source, kubeconfig }, wanted)), Some(health)) =
                         (requested, csr_health)
                     {
-                        let client = Client::new(source, kubeconfig, asking);
+                        let client = Client::new(source, kubeconfig, client_dialer);
                         let keeping = certificate_request::run(client.clone(), wanted, waiting, health, ending);
                         futures_util::future::join(keeping, client.follow()).await;
                     }

@@ -39,7 +39,7 @@ pub(super) struct GatewayState {
     pub(super) api: ApiServer,
     pub(super) delegate: DelegateScope,
     pub(super) health: Vec<HealthChecks>,
-    pub(super) relay: RelaySettings,
+    pub(super) responses: ResponseSettings,
     pub(super) policy: RequestPolicy,
     pub(super) inflight: InflightPools,
     /// Limits the parsing of large reviews to one at a time; users take turns.
@@ -88,7 +88,7 @@ impl DelegateScope {
 }
 
 /// Settings of responses and connections.
-pub(super) struct RelaySettings {
+pub(super) struct ResponseSettings {
     pub(super) error_format: ErrorFormat,
     pub(super) reject_redirects: bool,
     /// Probability of a GOAWAY to an HTTP/2 client, per request.
@@ -98,10 +98,10 @@ pub(super) struct RelaySettings {
     pub(super) cors: Option<BrowserPolicy>,
 }
 
-impl RelaySettings {
+impl ResponseSettings {
     /// The settings that `config` describes.
-    pub(super) fn new(config: &GatewayConfig) -> RelaySettings {
-        RelaySettings {
+    pub(super) fn new(config: &GatewayConfig) -> ResponseSettings {
+        ResponseSettings {
             error_format: config.forwarding.error_format,
             reject_redirects: config.forwarding.reject_redirects,
             goaway_chance: config.serving.goaway_chance,

@@ -227,7 +227,7 @@ pub(in crate::commands) fn remote_call_report(of: &CallStatus) -> RemoteCallRepo
         failing_since: failure.map(|failure| timestamp(failure.since)).unwrap_or_default(),
         last_failure: failure.map(|failure| timestamp(failure.last)).unwrap_or_default(),
         error: failure.map(|failure| failure.error.clone()).unwrap_or_default(),
-        latency_micros: failure.map_or(of.latency, |failure| failure.took).map(micros),
+        latency_micros: failure.map_or(of.latency, |failure| failure.duration).map(micros),
         successes: of.successes,
         errors: of.errors,
         cache_hits: of.kind.is_review().then_some(of.cache_hits),
@@ -253,14 +253,14 @@ pub(in crate::commands) fn egress_report(routes: &EgressRoutes, metrics: &Egress
                 vec![EgressReport { selection, protocol: "direct".to_owned(), ..EgressReport::default() }]
             }
             EgressRoute::Proxied(through) => {
-                let line = |(proxy, now): (&EgressProxy, ProxyState)| EgressReport {
+                let egress_report = |(proxy, now): (&EgressProxy, ProxyState)| EgressReport {
                     selection: selection.clone(),
                     protocol: through.protocol.as_str().to_owned(),
                     proxy: proxy.address.to_string(),
                     state: state(now),
                     stalled_tunnels: metrics.stuck_tunnels(name) as u64,
                 };
-                through.states().map(line).collect()
+                through.states().map(egress_report).collect()
             }
         }
     });
@@ -268,11 +268,11 @@ pub(in crate::commands) fn egress_report(routes: &EgressRoutes, metrics: &Egress
 }
 
 /// Document problems of available APIServices; the others have the reason in their condition.
-fn document_problems(shared: &GatewayState, board: &AvailabilityMap) -> Vec<String> {
-    let available = |name: &str| name == DELEGATE || board.get_or_insert(name).is_available();
+fn document_problems(shared: &GatewayState, availability: &AvailabilityMap) -> Vec<String> {
+    let available = |name: &str| name == DELEGATE || availability.get_or_insert(name).is_available();
     let documents = shared.documents.discovery.load();
     let sources = documents.sources();
-    let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
+    let discovery = sources.iter().filter(|source| source.is_polled && !source.problem.is_empty());
     let discovery = discovery.filter(|source| available(&source.apiservice));
     let discovery = discovery.map(|source| {
         format!("{}: discovery: {}", source.apiservice, with_last_good(&source.problem, source.resources > 0))
@@ -285,8 +285,8 @@ fn document_problems(shared: &GatewayState, board: &AvailabilityMap) -> Vec<Stri
     discovery.chain(version3).chain(version2).collect()
 }
 
-fn cluster_report(seen: &ClusterStatus) -> ClusterReport {
-    let (state, leadership) = (seen.state.get(), seen.leadership.get());
+fn cluster_report(status: &ClusterStatus) -> ClusterReport {
+    let (state, leadership) = (status.state.get(), status.leadership.get());
     ClusterReport {
         server: state.server.clone(),
         complete: state.complete,
@@ -306,8 +306,8 @@ impl From<AuditSinkStatus> for AuditSinkReport {
 
 fn discovery_report(source: &SourceStatus) -> DiscoveryReport {
     DiscoveryReport {
-        state: match (source.asked, source.current) {
-            (false, _) => "unasked",
+        state: match (source.is_polled, source.current) {
+            (false, _) => "notFetched",
             (true, true) => "current",
             (true, false) => "stale",
         }
@@ -373,7 +373,7 @@ fn apiservice_report(shared: &GatewayState, inputs: &StatusInputs, route: &Arc<R
                 }
             })
             .collect(),
-        way: route.resolved.as_ref().map(|resolved| resolved.way.to_string()).unwrap_or_default(),
+        egress_route: route.resolved.as_ref().map(|resolved| resolved.egress_route.to_string()).unwrap_or_default(),
         circuit: match &service.backend {
             ApiServiceBackend::Local => String::new(),
             _ => route.availability.circuit_state().as_str().to_owned(),

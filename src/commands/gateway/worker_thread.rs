@@ -84,9 +84,9 @@ pub(super) async fn serve_connections(
 fn request_service(target: ConnectionTarget) -> impl RequestService {
     service_fn(move |request| -> ResponseFuture {
         // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
-        let (room, mut request) = (Box::new_uninit(), Box::new(request));
+        let (memory, mut request) = (Box::new_uninit(), Box::new(request));
         let (connection, refusal) = target.select(&mut request);
-        let answering = Box::write(room, request::handle(connection, request, refusal));
+        let answering = Box::write(memory, request::handle(connection, request, refusal));
         Box::into_pin(answering)
     })
 }

@@ -15,6 +15,7 @@ use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
 use crate::config::konnectivity::{KonnectivityAgentConfig, LeaseConfig};
+use crate::egress::EgressRoutes;
 use crate::konnectivity::agent::{AgentFiles, AgentSettings, AgentState, KonnectivityAgent};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::report::KonnectivityAgentReport;
@@ -51,7 +52,12 @@ pub(in crate::commands) fn prepare(
     print_warnings(&mistakes.warnings);
     mistakes.problems.collect(log::install(&config.log));
     let agent = AgentFiles::open(config.settings.clone());
-    let leases = config.leases.as_ref().map(|leases| ApiServerKubeconfig::load(leases.kubeconfig.clone())).transpose();
+    let environment = config.environment_proxies.as_ref();
+    let leases = config
+        .leases
+        .as_ref()
+        .map(|leases| ApiServerKubeconfig::load(leases.kubeconfig.clone(), environment))
+        .transpose();
     let files = match (agent, leases) {
         (Ok(agent), Ok(leases)) => Some(PreparedFiles { agent, leases }),
         (agent, leases) => {
@@ -94,7 +100,11 @@ fn start(config: KonnectivityAgentConfig, files: PreparedFiles) -> Result<ExitCo
     spawn_thread("files", async move || {
         tokio::join!(agent_files.follow(files_state, files_drain), expiry);
     })?;
-    let agent = spawn_agent(config.settings, leases.zip(config.leases), state, drain)?;
+    let routes = EgressRoutes::from_environment(config.environment_proxies.as_ref())?;
+    if let Some(environment) = &config.environment_proxies {
+        environment.log_use();
+    }
+    let agent = spawn_agent(config.settings, leases.zip(config.leases), routes, state, drain)?;
     Ok(shut_down_on_signal(&shutdown, async move {
         drainer.advance(ShutdownPhase::Draining);
         let _ = join_all([agent]).await;
@@ -104,12 +114,13 @@ fn start(config: KonnectivityAgentConfig, files: PreparedFiles) -> Result<ExitCo
 fn spawn_agent(
     settings: AgentSettings,
     leases: Option<(ApiServerKubeconfig, LeaseConfig)>,
+    routes: EgressRoutes,
     state: Arc<AgentState>,
     drain: Drain,
 ) -> Result<std::thread::JoinHandle<()>, Problems> {
     let run = async move || {
         let metrics = state.metrics.clone();
-        let mut agent = KonnectivityAgent::new(settings, state);
+        let mut agent = KonnectivityAgent::new(settings, state).with_route(routes.default_route().clone());
         if let Some((api_server, LeaseConfig { settings, .. })) = leases {
             let counter = Rc::new(LeaseCounter::new(metrics));
             agent = agent.with_leases(counter.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::commands::gateway::EgressSettings;
 use crate::config::gateway::ResolverChoice;
-use crate::egress::EgressRoutes;
+use crate::egress::{EgressRoutes, ProxyEnvironment};
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::observe::Metrics;
 use crate::process::{Problem, Problems, Published, Publisher};
@@ -19,10 +19,15 @@ pub(in crate::commands) struct ApiServerKubeconfig {
     pub(super) source: KubeconfigSource,
     pub(super) kubeconfig: Kubeconfig,
     in_use: Publisher<Vec<CertificateInUse>>,
+    routes: EgressRoutes,
 }
 
 impl ApiServerKubeconfig {
-    pub(super) fn load(source: KubeconfigSource) -> Result<ApiServerKubeconfig, Problems> {
+    /// Reads `source`. As in client-go, a proxy of the `environment` is on the way unless the kubeconfig names one.
+    pub(super) fn load(
+        source: KubeconfigSource,
+        environment: Option<&ProxyEnvironment>,
+    ) -> Result<ApiServerKubeconfig, Problems> {
         let kubeconfig = source.load().map_err(|mut problems| {
             if matches!(source, KubeconfigSource::InCluster) {
                 let message =
@@ -32,7 +37,8 @@ impl ApiServerKubeconfig {
             problems
         })?;
         let (in_use, _) = Published::new(kubeconfig.certificates_in_use(FLAG));
-        Ok(ApiServerKubeconfig { source, kubeconfig, in_use })
+        let routes = EgressRoutes::from_environment(environment)?;
+        Ok(ApiServerKubeconfig { source, kubeconfig, in_use, routes })
     }
 
     /// The certificates in the kubeconfig, also when it changes.
@@ -42,7 +48,7 @@ impl ApiServerKubeconfig {
 
     /// A client on this thread, which must have a `LocalSet`. It follows the kubeconfig.
     pub(super) fn client(self, metrics: Arc<Metrics>) -> Rc<Client> {
-        let routes = Published::fixed(EgressRoutes::default());
+        let routes = Published::fixed(self.routes);
         let egress = EgressSettings { resolver: ResolverChoice::System, routes, metrics };
         let client = Client::new(self.source, self.kubeconfig, egress.dialer());
         let in_use = self.in_use;

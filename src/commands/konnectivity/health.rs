@@ -1,5 +1,6 @@
 //! Listener for health, metrics and status, over plain HTTP.
 
+use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,14 +13,17 @@ use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::admin::{AdminBody, LivePage, PageReport, ServedHost, complete, is_same_host, serve_connection};
+use crate::admin::{
+    AdminBody, ConnectionTable, ConnectionUse, LivePage, PageReport, ServedHost, complete, is_same_host,
+    serve_connection,
+};
 use crate::commands::threads::spawn_thread;
 use crate::observe::metrics::ExpositionFormat;
 use crate::process::Problem;
 
 /// Time for a request head, and limit of an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Connections at the same time; more wait to be accepted.
+/// Connections at the same time; one more closes one that is of less use.
 const MAX_CONNECTIONS: usize = 256;
 
 /// A response of the listener.
@@ -113,15 +117,12 @@ async fn accept(listener: TcpListener, respond: Responder) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot accept connections"),
     };
-    let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
-    while let Ok(permit) = permits.clone().acquire_owned().await {
+    let connections = ConnectionTable::new(MAX_CONNECTIONS);
+    loop {
         match listener.accept().await {
-            Ok((socket, _)) => {
+            Ok((socket, peer)) => {
                 let respond = respond.clone();
-                tokio::task::spawn_local(async move {
-                    serve(socket, respond).await;
-                    drop(permit);
-                });
+                connections.spawn(peer.ip(), |usage| serve(socket, usage, respond));
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
@@ -133,7 +134,7 @@ pub(super) fn local_address(listener: &TcpListener) -> Result<SocketAddr, Proble
     listener.local_addr().map_err(|error| Problem::new("listener", error))
 }
 
-async fn serve(socket: tokio::net::TcpStream, respond: Responder) {
+async fn serve(socket: tokio::net::TcpStream, usage: Rc<Cell<ConnectionUse>>, respond: Responder) {
     let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return };
     let served_host = ServedHost::new(&local.to_string());
     let respond = async |request: Request<Incoming>| {
@@ -141,7 +142,7 @@ async fn serve(socket: tokio::net::TcpStream, respond: Responder) {
         respond(&request, is_local)
     };
     // A prober that misbehaves only loses its connection.
-    let _ = serve_connection(socket, HEAD_TIMEOUT, respond).await;
+    let _ = serve_connection(socket, HEAD_TIMEOUT, &usage, respond).await;
 }
 
 fn respond(request: &Request<Incoming>, handler: &HealthHandler) -> Response<AdminBody> {

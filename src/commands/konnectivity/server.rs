@@ -89,7 +89,8 @@ pub(in crate::commands) fn prepare(
             FrontendAddress::Unix { .. } => Ok(None),
             FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
         };
-        let load = |source: &KubeconfigSource| ApiServerKubeconfig::load(source.clone());
+        let load =
+            |source: &KubeconfigSource| ApiServerKubeconfig::load(source.clone(), config.environment_proxies.as_ref());
         let token_reviews = config.agent_tokens.as_ref().map(|tokens| load(&tokens.kubeconfig)).transpose();
         let leases = config.leases.as_ref().map(|leases| load(&leases.kubeconfig)).transpose();
         match (frontend, MutualTlsFiles::open(config.agent_tls.clone()), token_reviews, leases) {
@@ -197,6 +198,11 @@ impl RunningServer {
         let listeners = KonnectivityListeners::bind(&config)?;
         let (drainer, drain) = Drain::new();
         let certificates = files.certificates();
+        if let Some(environment) = &config.environment_proxies
+            && (files.token_reviews.is_some() || files.leases.is_some())
+        {
+            environment.log_use();
+        }
         let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews, leases } = files;
         let agent_tokens = match token_reviews.zip(config.agent_tokens) {
             Some((api_server, tokens)) => Some(token_reviews::start(api_server, &tokens)?),

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use self::show::describe_validity;
 use crate::process::{Problem, Problems};
 use crate::tls::{
-    CERTIFICATE_DAYS, CertificateInfo, CertificateKind, CertificateSpec, CertificateStore, FRONT_PROXY,
+    CERTIFICATE_DAYS, CertificateInfo, CertificateKind, CertificateSpec, CertificateStore, FRONT_PROXY, KeyType,
     ManagedCertificate, PairFiles, serving_names, write_kubeconfig,
 };
 
@@ -36,6 +36,9 @@ pub struct InitOptions {
     /// DNS name or IP address of the gateway, in addition to localhost and this machine's name (repeatable)
     #[arg(long = "san", value_name = "NAME")]
     pub names: Vec<String>,
+    /// Type of the keys; RSA is for clients that read no other
+    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    pub key_type: KeyType,
 }
 
 /// Options of `pki issue`.
@@ -62,6 +65,9 @@ pub struct IssueOptions {
     /// Days until the certificate expires
     #[arg(long, value_name = "N", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
+    /// Type of the key
+    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    pub key_type: KeyType,
 }
 
 /// Runs a subcommand. Returns the text for standard output, and the problems; any problem means exit status 1.
@@ -81,20 +87,22 @@ pub fn run(command: &PkiCommand) -> (String, Problems) {
 /// Creates all authorities, the certificates of the gateway, an administrator and the front proxy, and a kubeconfig.
 /// Writes nothing if any of the files exists.
 pub fn init(options: &InitOptions, now: SystemTime) -> Result<String, Problems> {
-    let store = CertificateStore::new(&options.dir);
+    let store = CertificateStore::new(&options.dir).with_key_type(options.key_type);
     let mut names = serving_names(None);
     names.extend(options.names.iter().filter(|name| !serving_names(None).contains(name)).cloned());
-    let wanted = [ManagedCertificate::serving(&names), ManagedCertificate::admin(), ManagedCertificate::front_proxy()];
+    let certificates =
+        [ManagedCertificate::serving(&names), ManagedCertificate::admin(), ManagedCertificate::front_proxy()];
     let kubeconfig = options.dir.join("admin.kubeconfig");
-    refuse_to_overwrite(&store, &wanted, &kubeconfig)?;
+    refuse_to_overwrite(&store, &certificates, &kubeconfig)?;
     store.create_directory()?;
     let mut authorities = Vec::new();
     for kind in CertificateKind::ALL {
         authorities.push((kind, store.create_authority(kind, now)?));
     }
-    for it in &wanted {
+    for it in &certificates {
         for (_, authority) in authorities.iter().filter(|(kind, _)| *kind == it.kind) {
-            store.write_new_pair(&it.name, &authority.issue(&it.request, now)?)?;
+            let request = it.request.clone().with_key_type(options.key_type);
+            store.write_new_pair(&it.name, &authority.issue(&request, now)?)?;
         }
     }
     let host = options.names.first().map_or("127.0.0.1", String::as_str);
@@ -106,11 +114,11 @@ pub fn init(options: &InitOptions, now: SystemTime) -> Result<String, Problems> 
 
 fn refuse_to_overwrite(
     store: &CertificateStore,
-    wanted: &[ManagedCertificate],
+    certificates: &[ManagedCertificate],
     kubeconfig: &Path,
 ) -> Result<(), Problems> {
     let pairs = CertificateKind::ALL.iter().map(|kind| store.authority_files(*kind));
-    let pairs = pairs.chain(wanted.iter().map(|it| store.files(&it.name)));
+    let pairs = pairs.chain(certificates.iter().map(|it| store.files(&it.name)));
     let files = pairs.flat_map(|PairFiles { certificate, key }| [certificate, key]).chain([kubeconfig.to_owned()]);
     let there = files.filter(|file| file.symlink_metadata().is_ok()).map(|file| crate::tls::already_exists(&file));
     Problems(there.collect()).into_result(())
@@ -178,9 +186,9 @@ pub fn issue(options: &IssueOptions, now: SystemTime) -> Result<String, Problem>
         }
     };
     let store = CertificateStore::new(&options.dir);
-    let issued = store.load_authority(kind)?.issue(&request, now)?;
+    let issued = store.load_authority(kind)?.issue(&request.with_key_type(options.key_type), now)?;
     let files = store.write_new_pair(name, &issued)?;
-    let facts = CertificateInfo::parse(&issued.der()?).map_err(|why| Problem::new(files.place(), why))?;
+    let facts = CertificateInfo::parse(&issued.der()?).map_err(|why| Problem::new(files.location(), why))?;
     Ok(format!(
         "{}\n{}\n  {}, {}\n",
         files.certificate.display(),
@@ -201,7 +209,11 @@ mod tests {
     fn init_in_temp_dir() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let pki = dir.path().join("pki");
-        init(&InitOptions { dir: pki.clone(), names: vec!["gw.example.com".to_owned()] }, SystemTime::now()).unwrap();
+        init(
+            &InitOptions { dir: pki.clone(), names: vec!["gw.example.com".to_owned()], key_type: KeyType::default() },
+            SystemTime::now(),
+        )
+        .unwrap();
         (dir, pki)
     }
 
@@ -214,6 +226,7 @@ mod tests {
             user: None,
             groups: Vec::new(),
             days: 30,
+            key_type: KeyType::default(),
         }
     }
 
@@ -233,7 +246,7 @@ mod tests {
         assert!(config.contains("https://gw.example.com:6443"));
         let before = fs::read(pki.join("client-ca.key")).unwrap();
         fs::remove_file(pki.join("serving-ca.crt")).unwrap();
-        let again = InitOptions { dir: pki.clone(), names: vec![] };
+        let again = InitOptions { dir: pki.clone(), names: vec![], key_type: KeyType::default() };
         let problems = init(&again, SystemTime::now()).unwrap_err();
         assert_eq!(problems.0.len(), 14, "every file that is there is named: {problems}");
         assert!(!pki.join("serving-ca.crt").exists());
@@ -279,7 +292,7 @@ mod tests {
             "expires in 11 months, on 20",
             "expires in 9 years, on 20",
             "authority CN=narthex-client-ca\n    issued by  itself",
-            "private key, ECDSA (PKCS#8)",
+            "private key, ECDSA (SEC1)",
             "key        ECDSA P-256",
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");

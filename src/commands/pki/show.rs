@@ -31,8 +31,8 @@ pub fn show(options: &ShowOptions, now: SystemTime) -> (String, Problems) {
             Ok(content) => {
                 let _ = writeln!(text, "{}", file.display());
                 match describe(&content, now) {
-                    Ok((told, secret)) => {
-                        text.push_str(&told);
+                    Ok((description, secret)) => {
+                        text.push_str(&description);
                         if secret && is_world_readable(file) {
                             text.push_str("  this file is world-readable; fix with chmod 600\n");
                         }

@@ -82,15 +82,17 @@ fn is_same_origin(patterns: &RequestFilter, method: &Method, host: &str, headers
         (None, _) => None,
         // A page with the opaque origin `null` is rejected.
         (Some(origin), None) => match origin.to_str().ok().and_then(|origin| origin.split_once("://")) {
-            Some((_, place)) => Some(place),
+            Some((_, origin_host)) => Some(origin_host),
             None => return false,
         },
         (Some(_), Some(_)) => return false,
     };
     match fetch_site(headers) {
-        FetchSite::NoPage => origin.is_none_or(|place| place == host),
+        FetchSite::NoPage => origin.is_none_or(|origin_host| origin_host == host),
         // A development server that serves the page and forwards its requests has another port or accepted name.
-        FetchSite::SameOrigin => origin.is_none_or(|place| place == host || accepts_host(patterns, place)),
+        FetchSite::SameOrigin => {
+            origin.is_none_or(|origin_host| origin_host == host || accepts_host(patterns, origin_host))
+        }
         // Requests that need no CORS permission (images, scripts, forms) have no Origin header.
         FetchSite::CrossOrigin => origin.is_none() && is_navigation(method, headers),
     }
@@ -106,8 +108,8 @@ enum FetchSite {
 }
 
 fn fetch_site(headers: &HeaderMap) -> FetchSite {
-    let mut said = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
-    match (said.next(), said.next()) {
+    let mut values = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
+    match (values.next(), values.next()) {
         (None | Some(b"none"), None) => FetchSite::NoPage,
         (Some(b"same-origin"), None) => FetchSite::SameOrigin,
         _ => FetchSite::CrossOrigin,

@@ -19,7 +19,7 @@ use super::static_files;
 use crate::config::proxy::RequestFilter;
 use crate::kubeclient::Client;
 use crate::listen::{ConnectionHandle, RequestService, ResponseFuture};
-use crate::message::{Body, IncomingBody};
+use crate::message::{Accept, Body, ErrorFormat, IncomingBody, MalformedRequest, respond};
 use crate::observe::access::{ProxyAccessLog, ProxyRecord};
 
 /// State shared by all requests.
@@ -59,13 +59,20 @@ impl ProxyConnection {
             uri: &uri,
             status: answer.status().as_u16(),
             cause: cause.as_ref().map_or("", |LoggedCause(why)| why),
-            took: began.elapsed(),
+            duration: began.elapsed(),
         });
         Ok(answer)
     }
 
     async fn respond(&self, request: Request<IncomingBody>) -> Response<Body> {
-        let door = &*self.context;
+        let context = &*self.context;
+        if let Some(malformed) = request.extensions().get::<MalformedRequest>() {
+            let refusal = malformed.refusal();
+            let accept = Accept::from_headers(request.headers());
+            let mut response = respond(&refusal, &accept, ErrorFormat::Status);
+            response.extensions_mut().insert(LoggedCause(refusal.status().message.clone()));
+            return response;
+        }
         let host = match request_host(&request) {
             Ok(host) => host,
             Err(refusal) => return *refusal,
@@ -82,12 +89,12 @@ impl ProxyConnection {
         let filtered = |path: &str| {
             let decoded: Vec<u8> = percent_decode_str(path).collect();
             let check = |patterns| check(patterns, request.method(), &decoded, &host, request.headers());
-            door.filter.as_ref().map_or(Ok(()), check)
+            context.filter.as_ref().map_or(Ok(()), check)
         };
-        match door.prefixes.route(path) {
+        match context.prefixes.route(path) {
             PathRoute::Redirect(path) => responses::redirect(request.method(), &path, query),
             PathRoute::NotFound => responses::not_found(),
-            PathRoute::Files(below) => match (&door.files, filtered(path)) {
+            PathRoute::Files(below) => match (&context.files, filtered(path)) {
                 (_, Err(denial)) => responses::forbidden(&denial),
                 (Some(folder), Ok(())) => {
                     static_files::serve(folder, request.method(), below, query, request.headers()).await
@@ -98,16 +105,16 @@ impl ProxyConnection {
                 if let Err(denial) = filtered(&path) {
                     return responses::forbidden(&denial);
                 }
-                let onward = match door.client.passthrough().await {
+                let onward = match context.client.passthrough().await {
                     Ok(onward) => onward,
                     Err(denied) => {
                         return responses::error_response(StatusCode::INTERNAL_SERVER_ERROR, &denied.to_string());
                     }
                 };
-                let before = if door.append_server_path { onward.prefix() } else { "" };
+                let before = if context.append_server_path { onward.prefix() } else { "" };
                 let Some(target) = target_uri(before, &path, query) else { return responses::bad_request("") };
-                let asked = ProxyRequest { request, target, client: self.remote, connection: &self.handle };
-                relay(&door.client, onward, asked).await
+                let proxy_request = ProxyRequest { request, target, client: self.remote, connection: &self.handle };
+                relay(&context.client, onward, proxy_request).await
             }
         }
     }

@@ -26,10 +26,10 @@ impl Prefixes {
     /// Routes the escaped `path`.
     pub(super) fn route<'p>(&self, path: &'p str) -> PathRoute<'p> {
         let clean = clean_path(path);
-        let known = |wanted: &str| self.api == wanted || self.files.as_deref() == Some(wanted);
+        let is_prefix = |path_prefix: &str| self.api == path_prefix || self.files.as_deref() == Some(path_prefix);
         if !clean.ends_with('/') {
             let below = format!("{clean}/");
-            if known(&below) {
+            if is_prefix(&below) {
                 return PathRoute::Redirect(below);
             }
         }
@@ -59,18 +59,18 @@ pub(super) fn clean_path(path: &str) -> Cow<'_, str> {
             return Cow::Borrowed(path);
         }
     }
-    let mut kept: Vec<&str> = Vec::new();
+    let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/') {
         match segment {
             "" | "." => {}
             ".." => {
-                kept.pop();
+                segments.pop();
             }
-            segment => kept.push(segment),
+            segment => segments.push(segment),
         }
     }
-    let end = if path.ends_with('/') && !kept.is_empty() { "/" } else { "" };
-    Cow::Owned(format!("/{}{end}", kept.join("/")))
+    let end = if path.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+    Cow::Owned(format!("/{}{end}", segments.join("/")))
 }
 
 #[cfg(test)]

@@ -37,8 +37,8 @@ pub(super) struct ProxyRequest<'a> {
 
 /// Forwards the request with the credentials of `onward` and returns the response. If the credentials come from a
 /// plugin and the server answers 401, they are renewed; a request without a body is then sent again.
-pub(super) async fn relay(server: &Rc<Client>, onward: Passthrough, asked: ProxyRequest<'_>) -> Response<Body> {
-    let ProxyRequest { mut request, target, client, connection } = asked;
+pub(super) async fn relay(server: &Rc<Client>, onward: Passthrough, proxy_request: ProxyRequest<'_>) -> Response<Body> {
+    let ProxyRequest { mut request, target, client, connection } = proxy_request;
     // client-go lets the client's impersonation headers win; with an empty name the request would act as the
     // kubeconfig's own user.
     if !onward.impersonation().is_empty()
@@ -53,9 +53,10 @@ pub(super) async fn relay(server: &Rc<Client>, onward: Passthrough, asked: Proxy
         Version::HTTP_11 => upgrade_protocol(request.headers()).and_then(|it| HeaderValue::from_str(it).ok()),
         _ => None,
     };
-    let ours = rewrite_headers(request.headers_mut(), onward.authorization(), onward.impersonation(), client);
+    let is_own_authorization =
+        rewrite_headers(request.headers_mut(), onward.authorization(), onward.impersonation(), client);
     *request.uri_mut() = target;
-    let replaceable = ours && onward.has_temporary_credentials();
+    let replaceable = is_own_authorization && onward.has_temporary_credentials();
     match protocol {
         Some(protocol) => upgrade(server, onward, request, protocol, replaceable, connection).await,
         None => forward(server, onward, request, replaceable).await,
@@ -191,7 +192,7 @@ impl ForwardedHead {
 /// Rewrites the request headers for the server. Returns whether the credentials are the kubeconfig's.
 fn rewrite_headers(
     headers: &mut HeaderMap,
-    ours: Option<&HeaderValue>,
+    own_authorization: Option<&HeaderValue>,
     impersonation: &[(HeaderName, HeaderValue)],
     client: Option<IpAddr>,
 ) -> bool {
@@ -203,8 +204,8 @@ fn rewrite_headers(
     headers.remove(EXPECT);
     // The client's own credentials take precedence, as with client-go.
     let own = headers.get(AUTHORIZATION).is_some_and(|value| !value.is_empty());
-    if let Some(ours) = ours.filter(|_| !own) {
-        headers.insert(AUTHORIZATION, ours.clone());
+    if let Some(authorization) = own_authorization.filter(|_| !own) {
+        headers.insert(AUTHORIZATION, authorization.clone());
     }
     // So does the client's own impersonation.
     if !headers.contains_key(IMPERSONATE_USER) {
@@ -216,14 +217,14 @@ fn rewrite_headers(
         .entry(USER_AGENT)
         .or_insert_with(|| HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
     if let Some(client) = client {
-        let mut way = Vec::new();
+        let mut addresses = Vec::new();
         for value in headers.get_all(FORWARDED_FOR) {
-            way.extend_from_slice(value.as_bytes());
-            way.extend_from_slice(b", ");
+            addresses.extend_from_slice(value.as_bytes());
+            addresses.extend_from_slice(b", ");
         }
-        way.extend_from_slice(client.to_canonical().to_string().as_bytes());
-        if let Ok(way) = HeaderValue::from_bytes(&way) {
-            headers.insert(FORWARDED_FOR, way);
+        addresses.extend_from_slice(client.to_canonical().to_string().as_bytes());
+        if let Ok(forwarded_for) = HeaderValue::from_bytes(&addresses) {
+            headers.insert(FORWARDED_FOR, forwarded_for);
         }
     }
     !own
@@ -256,7 +257,7 @@ fn undelivered_response(before: &str, undelivered: &PassthroughError) -> Respons
 /// The dial error in Go's words, for scripts that match them.
 fn dial_error_message(error: &DialError) -> String {
     match (error.reason, error.cause.rsplit_once(": ")) {
-        ("ConnectionRefused", Some((place, _))) => format!("dial tcp {place}: connect: connection refused"),
+        ("ConnectionRefused", Some((address, _))) => format!("dial tcp {address}: connect: connection refused"),
         _ => error.cause.clone(),
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::ProxyConfig;
 use crate::config::proxy::ProxyListenAddress;
-use crate::egress::Resolver;
+use crate::egress::{Dialer, EgressRoutes, Resolver};
 use crate::kubeclient::{Client, Kubeconfig};
 use crate::listen::{Connections, ServerLimits, SocketFile, bind, serve_plain};
 use crate::observe::Metrics;
 use crate::observe::access::{AccessLog, ProxyAccessLog};
-use crate::process::{self, Drain, Drainer, Problem, Problems, ShutdownPhase};
+use crate::process::{self, Drain, Drainer, Problem, Problems, Published, ShutdownPhase};
 
 /// Interval of closing idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -73,9 +73,17 @@ impl ProxyServer {
             }
         };
         let (drainer, drain) = Drain::new();
-        let access_log = AccessLog::to_standard_error(&Metrics::new())?;
+        let metrics = Metrics::new();
+        let access_log = AccessLog::to_standard_error(&metrics)?;
+        let routes = EgressRoutes::from_environment(config.environment_proxies.as_ref())?;
+        if let Some(environment) = &config.environment_proxies {
+            environment.log_use();
+        }
         // One thread: all clients share its connections to the server.
-        let thread = spawn_thread("door", move || run(config, kubeconfig, listening, access_log, drain))?;
+        let thread = spawn_thread("door", move || {
+            let dialer = Dialer::new(Resolver::System, Published::fixed(routes), &metrics);
+            run(config, kubeconfig, dialer, listening, access_log, drain)
+        })?;
         // kubectl's text, which scripts wait for. A failed write has no reader.
         let _ = writeln!(io::stdout(), "Starting to serve on {place}");
         Ok(ProxyServer { drainer, thread, _socket: socket })
@@ -103,7 +111,6 @@ fn bind_socket(path: &Path) -> Result<std::os::unix::net::UnixListener, Problem>
     let bound = std::os::unix::net::UnixListener::bind(path);
     rustix::process::umask(before);
     let listener = bound.map_err(problem)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(problem)?;
     listener.set_nonblocking(true).map_err(problem)?;
     Ok(listener)
 }
@@ -112,14 +119,15 @@ fn bind_socket(path: &Path) -> Result<std::os::unix::net::UnixListener, Problem>
 async fn run(
     config: ProxyConfig,
     kubeconfig: Kubeconfig,
+    dialer: Dialer,
     listening: BoundListener,
     access_log: AccessLog,
     drain: Drain,
 ) {
-    let client = Client::new(config.source, kubeconfig, Resolver::System.into());
+    let client = Client::new(config.source, kubeconfig, dialer);
     tokio::task::spawn_local(client.clone().follow());
     let (files, files_prefix) = config.files.unzip();
-    let door = Rc::new(ProxyContext {
+    let context = Rc::new(ProxyContext {
         prefixes: Prefixes { api: config.api_prefix, files: files_prefix },
         files,
         filter: config.filter,
@@ -135,7 +143,7 @@ async fn run(
         BoundListener::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
     };
     match served {
-        Ok(listener) => accept(listener, &door, &limits, &connections, drain).await,
+        Ok(listener) => accept(listener, &context, &limits, &connections, drain).await,
         Err(error) => tracing::error!(%error, "cannot accept connections"),
     }
     connections.close_gracefully();
@@ -157,7 +165,7 @@ enum Listener {
 
 async fn accept(
     listener: Listener,
-    door: &Rc<ProxyContext>,
+    context: &Rc<ProxyContext>,
     limits: &ServerLimits,
     connections: &Connections,
     mut drain: Drain,
@@ -167,7 +175,7 @@ async fn accept(
         let accepted = tokio::select! {
             biased;
             () = drain.wait_for(ShutdownPhase::Draining) => return,
-            accepted = accept_one(&listener, door, limits, connections) => accepted,
+            accepted = accept_one(&listener, context, limits, connections) => accepted,
             _ = round.tick() => {
                 connections.sweep(limits);
                 continue;
@@ -184,25 +192,25 @@ async fn accept(
 /// Accepts one connection and serves it in its own task.
 async fn accept_one(
     listener: &Listener,
-    door: &Rc<ProxyContext>,
+    context: &Rc<ProxyContext>,
     limits: &ServerLimits,
     connections: &Connections,
 ) -> io::Result<()> {
-    let door = door.clone();
+    let context = context.clone();
     match listener {
         Listener::Tcp(listener) => {
             let (socket, remote) = listener.accept().await?;
             // On failure the client has already disconnected.
-            if process::configure_socket_with_keep_alive(&socket, door.keep_alive).is_ok() {
+            if process::configure_socket_with_keep_alive(&socket, context.keep_alive).is_ok() {
                 let make_service =
-                    move |handle| ProxyConnection { context: door, remote: Some(remote.ip()), handle }.into_service();
+                    move |handle| ProxyConnection { context, remote: Some(remote.ip()), handle }.into_service();
                 tokio::task::spawn_local(serve_plain(socket, remote, make_service, limits, connections));
             }
         }
         Listener::Unix(listener) => {
             let (socket, _) = listener.accept().await?;
             let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-            let make_service = move |handle| ProxyConnection { context: door, remote: None, handle }.into_service();
+            let make_service = move |handle| ProxyConnection { context, remote: None, handle }.into_service();
             tokio::task::spawn_local(serve_plain(socket, nowhere, make_service, limits, connections));
         }
     }

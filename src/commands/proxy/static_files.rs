@@ -41,12 +41,12 @@ pub(super) async fn serve(
     // Disks may be slow, and all clients share this thread.
     let found = spawn_blocking(move || look_up(&folder, &path)).await;
     match found.map_err(io::Error::other).flatten() {
-        Ok(StaticFile::Redirect(place)) => {
-            let place = query.map_or_else(|| place.clone(), |query| format!("{place}?{query}"));
-            let Ok(place) = HeaderValue::try_from(place) else { return responses::not_found() };
+        Ok(StaticFile::Redirect(target)) => {
+            let target = query.map_or_else(|| target.clone(), |query| format!("{target}?{query}"));
+            let Ok(location) = HeaderValue::try_from(target) else { return responses::not_found() };
             let mut response = Response::new(Body::Empty);
             *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
-            response.headers_mut().insert(LOCATION, place);
+            response.headers_mut().insert(LOCATION, location);
             response
         }
         Ok(StaticFile::Listing(text, modified)) => match evaluate_preconditions(headers, modified) {
@@ -83,19 +83,19 @@ fn look_up(folder: &Path, path: &str) -> io::Result<StaticFile> {
     if path.ends_with("/index.html") {
         return Ok(StaticFile::Redirect("./".to_owned()));
     }
-    let place = resolve_path(folder, path);
-    let metadata = std::fs::metadata(&place)?;
+    let file = resolve_path(folder, path);
+    let metadata = std::fs::metadata(&file)?;
     let name = || path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let escaped = |name: &str| utf8_percent_encode(name, ESCAPED).to_string();
     match (metadata.is_dir(), path.ends_with('/')) {
         (true, false) => Ok(StaticFile::Redirect(format!("{}/", escaped(name())))),
         (false, true) => Ok(StaticFile::Redirect(format!("../{}", escaped(name())))),
-        (false, false) => open_file(&place, &metadata),
+        (false, false) => open_file(&file, &metadata),
         (true, true) => {
-            let index = place.join("index.html");
+            let index = file.join("index.html");
             match std::fs::metadata(&index) {
                 Ok(metadata) if metadata.is_file() => open_file(&index, &metadata),
-                _ => Ok(StaticFile::Listing(listing(&place)?, modified(&metadata))),
+                _ => Ok(StaticFile::Listing(listing(&file)?, modified(&metadata))),
             }
         }
     }
@@ -103,26 +103,26 @@ fn look_up(folder: &Path, path: &str) -> io::Result<StaticFile> {
 
 /// Resolves a decoded path within the directory. Only symbolic links lead out of it.
 fn resolve_path(folder: &Path, path: &str) -> PathBuf {
-    let mut place = PathBuf::new();
+    let mut relative = PathBuf::new();
     for segment in path.split('/') {
         match segment {
             "" | "." => {}
             ".." => {
-                place.pop();
+                relative.pop();
             }
-            segment => place.push(segment),
+            segment => relative.push(segment),
         }
     }
-    folder.join(place)
+    folder.join(relative)
 }
 
-fn open_file(place: &Path, metadata: &Metadata) -> io::Result<StaticFile> {
+fn open_file(path: &Path, metadata: &Metadata) -> io::Result<StaticFile> {
     // Opening a pipe or a device could block.
     if !metadata.is_file() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let mut file = File::open(place)?;
-    let kind = match content_type_by_extension(place) {
+    let mut file = File::open(path)?;
+    let kind = match content_type_by_extension(path) {
         Some(kind) => kind,
         None => {
             let mut beginning = Vec::new();
@@ -159,8 +159,8 @@ fn listing(folder: &Path) -> io::Result<String> {
 }
 
 /// The content type by file extension: Go's built-in types and further ones common in web pages.
-fn content_type_by_extension(place: &Path) -> Option<&'static str> {
-    let extension = place.extension()?.to_str()?.to_ascii_lowercase();
+fn content_type_by_extension(path: &Path) -> Option<&'static str> {
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
         "avif" => "image/avif",
         "css" => "text/css; charset=utf-8",
@@ -207,9 +207,9 @@ fn file_response(
         }
         PreconditionResult::Send => {}
     }
-    let wanted =
+    let range =
         if is_range_applicable(headers, modified) { requested_range(headers, size) } else { RequestedRange::All };
-    let (start, length, status) = match wanted {
+    let (start, length, status) = match range {
         RequestedRange::All => (0, size, StatusCode::OK),
         RequestedRange::Part(start, length) => (start, length, StatusCode::PARTIAL_CONTENT),
         RequestedRange::Invalid(why) => {

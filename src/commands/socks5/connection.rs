@@ -54,60 +54,60 @@ enum CloseReason {
 }
 
 /// Serves one client connection until it is closed.
-pub(super) async fn serve(door: Rc<Socks5Worker>, incoming: IncomingConnection, drain: Drain) {
+pub(super) async fn serve(worker: Rc<Socks5Worker>, incoming: IncomingConnection, drain: Drain) {
     let IncomingConnection { socket, remote, permit: place } = incoming;
     let _place = place;
-    let _open = door.metrics.socks5().connection_opened();
+    let _open = worker.metrics.socks5().connection_opened();
     let began = Instant::now();
-    let mut known = ConnectionSummary::default();
-    let over = match TcpStream::from_std(socket) {
-        Ok(mut socket) => run(&door, &mut socket, &mut known, drain).await,
+    let mut summary = ConnectionSummary::default();
+    let result = match TcpStream::from_std(socket) {
+        Ok(mut socket) => run(&worker, &mut socket, &mut summary, drain).await,
         Err(error) => Err(CloseReason::NoReply(Socks5HandshakeFailure::Closed, error.to_string())),
     };
-    record(&door, remote, &known, over.as_ref().err(), began.elapsed());
+    record(&worker, remote, &summary, result.as_ref().err(), began.elapsed());
 }
 
 async fn run(
-    door: &Socks5Worker,
+    worker: &Socks5Worker,
     socket: &mut TcpStream,
-    known: &mut ConnectionSummary,
+    summary: &mut ConnectionSummary,
     mut drain: Drain,
 ) -> Result<(), CloseReason> {
-    let mut over = drain.clone();
+    let mut timed_out = drain.clone();
     let work = async {
-        let asked = timeout(door.handshake_timeout, negotiate(door, socket, known)).await;
-        let late = |_| {
+        let handshake = timeout(worker.handshake_timeout, negotiate(worker, socket, summary)).await;
+        let on_timeout = |_| {
             CloseReason::NoReply(
                 Socks5HandshakeFailure::Timeout,
-                format!("not complete in {:?}", door.handshake_timeout),
+                format!("not complete in {:?}", worker.handshake_timeout),
             )
         };
-        let (destination, said) = asked.map_err(late).flatten()?;
+        let (destination, buffer) = handshake.map_err(on_timeout).flatten()?;
         let began = Instant::now();
-        let dialed = door.dial(&destination).await;
-        known.dial_time = Some(began.elapsed());
+        let dialed = worker.dial(&destination).await;
+        summary.dial_time = Some(began.elapsed());
         let mut backend = match dialed {
             Some(Ok(opened)) => opened.stream,
             None => {
                 // Not expected: the selection existed at the start, and a reloaded file without it is rejected.
                 let why = "the egress selection does not exist".to_owned();
-                return Err(refuse(door, socket, ReplyCode::GeneralFailure, why).await);
+                return Err(refuse(worker, socket, ReplyCode::GeneralFailure, why).await);
             }
-            Some(Err(error)) => return Err(refuse(door, socket, reply_to_dial_error(&error), error.cause).await),
+            Some(Err(error)) => return Err(refuse(worker, socket, reply_to_dial_error(&error), error.cause).await),
         };
-        known.reply = Some(ReplyCode::Succeeded);
-        door.metrics.socks5().record_reply(ReplyCode::Succeeded as u8);
-        let early = said.remaining();
+        summary.reply = Some(ReplyCode::Succeeded);
+        worker.metrics.socks5().record_reply(ReplyCode::Succeeded as u8);
+        let early = buffer.remaining();
         let both = async {
             socket.write_all(&protocol::connect_reply(ReplyCode::Succeeded)).await?;
             backend.write_all(early).await?;
             backend.flush().await
         };
         both.await.map_err(CloseReason::TunnelBroken)?;
-        known.transferred.set(TunnelBytes { from_client: early.len() as u64, from_backend: 0 });
-        drop(said);
-        let away = tokio::select! {
-            carried = copy_bidirectional(&mut *socket, &mut backend, HALF_CLOSED_IDLE_TIMEOUT, &known.transferred) => match carried {
+        summary.transferred.set(TunnelBytes { from_client: early.len() as u64, from_backend: 0 });
+        drop(buffer);
+        let close_reason = tokio::select! {
+            copied = copy_bidirectional(&mut *socket, &mut backend, HALF_CLOSED_IDLE_TIMEOUT, &summary.transferred) => match copied {
                 Ok(()) => return Ok(()),
                 // The other direction is complete.
                 Err(CopyError::Write(error)) => {
@@ -116,12 +116,12 @@ async fn run(
                 }
                 Err(CopyError::Read(error)) => CloseReason::TunnelBroken(error),
             },
-            () = over.wait_for(ShutdownPhase::TimedOut) => CloseReason::Shutdown,
+            () = timed_out.wait_for(ShutdownPhase::TimedOut) => CloseReason::Shutdown,
         };
         // Reset both connections, so that neither side mistakes truncated data for a complete stream.
         backend.reset_on_drop();
         let _ = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
-        Err(away)
+        Err(close_reason)
     };
     tokio::select! {
         biased;
@@ -132,13 +132,13 @@ async fn run(
 
 /// Authenticates the client and reads its destination.
 async fn negotiate(
-    door: &Socks5Worker,
+    worker: &Socks5Worker,
     socket: &mut TcpStream,
-    known: &mut ConnectionSummary,
+    summary: &mut ConnectionSummary,
 ) -> Result<(Destination, Box<HandshakeBuffer>), CloseReason> {
-    let mut said = Box::new(HandshakeBuffer { bytes: [0; protocol::MAX_MESSAGE_BYTES], length: 0 });
-    let offered = said.read_message(socket, protocol::parse_greeting).await?;
-    let users = door.users.as_ref().map(|users| users.load());
+    let mut buffer = Box::new(HandshakeBuffer { bytes: [0; protocol::MAX_MESSAGE_BYTES], length: 0 });
+    let offered = buffer.read_message(socket, protocol::parse_greeting).await?;
+    let users = worker.users.as_ref().map(|users| users.load());
     let method = match users {
         None if offered.none => AuthMethod::None,
         Some(_) if offered.password => AuthMethod::Password,
@@ -147,24 +147,24 @@ async fn negotiate(
     send(socket, &protocol::method_reply(method)).await?;
     match (method, users) {
         (AuthMethod::Unacceptable, users) => {
-            let wanted = if users.is_some() { "user and password" } else { "no authentication" };
+            let required = if users.is_some() { "user and password" } else { "no authentication" };
             close(socket).await;
-            return Err(CloseReason::NoReply(Socks5HandshakeFailure::Method, format!("it does not offer {wanted}")));
+            return Err(CloseReason::NoReply(Socks5HandshakeFailure::Method, format!("it does not offer {required}")));
         }
         (_, None) => {}
         (_, Some(users)) => {
-            let user = said
+            let user = buffer
                 .read_message(socket, |bytes| {
                     let read = protocol::parse_login(bytes)?;
-                    let judge = |login: protocol::UserPassword<'_>| {
+                    let verify = |login: protocol::UserPassword<'_>| {
                         users.verify(&login).then(|| String::from_utf8_lossy(login.user).into_owned())
                     };
-                    Ok(read.map(|(login, used)| (judge(login), used)))
+                    Ok(read.map(|(login, used)| (verify(login), used)))
                 })
                 .await?;
             send(socket, &protocol::login_reply(user.is_some())).await?;
-            known.user = user;
-            if known.user.is_none() {
+            summary.user = user;
+            if summary.user.is_none() {
                 close(socket).await;
                 return Err(CloseReason::NoReply(
                     Socks5HandshakeFailure::Credentials,
@@ -173,17 +173,17 @@ async fn negotiate(
             }
         }
     }
-    let destination = match said.read_message(socket, protocol::parse_request).await {
+    let destination = match buffer.read_message(socket, protocol::parse_request).await {
         Ok(destination) => destination,
-        Err(CloseReason::Refused(reply, why)) => return Err(refuse(door, socket, reply, why).await),
+        Err(CloseReason::Refused(reply, why)) => return Err(refuse(worker, socket, reply, why).await),
         Err(away) => return Err(away),
     };
-    known.destination = Some(destination.to_string());
-    if !door.allowed_destinations.iter().any(|pattern| pattern.matches(&destination)) {
+    summary.destination = Some(destination.to_string());
+    if !worker.allowed_destinations.iter().any(|pattern| pattern.matches(&destination)) {
         let why = "not among --allow-destinations".to_owned();
-        return Err(refuse(door, socket, ReplyCode::NotAllowed, why).await);
+        return Err(refuse(worker, socket, ReplyCode::NotAllowed, why).await);
     }
-    Ok((destination, said))
+    Ok((destination, buffer))
 }
 
 impl HandshakeBuffer {
@@ -266,8 +266,8 @@ fn reply_to_dial_error(error: &DialError) -> ReplyCode {
     }
 }
 
-async fn refuse(door: &Socks5Worker, socket: &mut TcpStream, reply: ReplyCode, why: String) -> CloseReason {
-    door.metrics.socks5().record_reply(reply as u8);
+async fn refuse(worker: &Socks5Worker, socket: &mut TcpStream, reply: ReplyCode, why: String) -> CloseReason {
+    worker.metrics.socks5().record_reply(reply as u8);
     // A failed write means that the client has disconnected.
     if send(socket, &protocol::connect_reply(reply)).await.is_ok() {
         close(socket).await;
@@ -276,8 +276,8 @@ async fn refuse(door: &Socks5Worker, socket: &mut TcpStream, reply: ReplyCode, w
 }
 
 async fn send(socket: &mut TcpStream, bytes: &[u8]) -> Result<(), CloseReason> {
-    let written = socket.write_all(bytes).await;
-    written.map_err(|error| CloseReason::NoReply(Socks5HandshakeFailure::Closed, error.to_string()))
+    let result = socket.write_all(bytes).await;
+    result.map_err(|error| CloseReason::NoReply(Socks5HandshakeFailure::Closed, error.to_string()))
 }
 
 /// Closes the write half and drains what the client still sends: unread data would cause a reset, which may overtake
@@ -292,24 +292,24 @@ async fn close(socket: &mut TcpStream) {
 }
 
 fn record(
-    door: &Socks5Worker,
+    worker: &Socks5Worker,
     client: SocketAddr,
-    known: &ConnectionSummary,
-    away: Option<&CloseReason>,
-    took: Duration,
+    summary: &ConnectionSummary,
+    close_reason: Option<&CloseReason>,
+    duration: Duration,
 ) {
-    let carried = known.transferred.get();
-    let counts = door.metrics.socks5();
-    counts.record_bytes(carried.from_client, carried.from_backend);
-    let reply = match away {
+    let transferred = summary.transferred.get();
+    let counts = worker.metrics.socks5();
+    counts.record_bytes(transferred.from_client, transferred.from_backend);
+    let reply = match close_reason {
         Some(CloseReason::Refused(reply, _)) => Some(*reply),
-        _ => known.reply,
+        _ => summary.reply,
     };
-    if let Some(CloseReason::NoReply(reason, _)) = away {
+    if let Some(CloseReason::NoReply(reason, _)) = close_reason {
         counts.record_unanswered(*reason);
     }
     let broken;
-    let (word, cause) = match away {
+    let (word, cause) = match close_reason {
         Some(CloseReason::NoReply(reason, why)) => (reason.as_str(), why.as_str()),
         Some(CloseReason::TunnelBroken(error)) => {
             broken = error.to_string();
@@ -319,17 +319,17 @@ fn record(
         Some(CloseReason::Shutdown) => (reply.map_or("closed", ReplyCode::as_str), "the process shuts down"),
         None => (reply.map_or("closed", ReplyCode::as_str), ""),
     };
-    door.tunnels.record(&TunnelRecord {
+    worker.tunnels.record(&TunnelRecord {
         client,
-        user: known.user.as_deref(),
-        destination: known.destination.clone(),
+        user: summary.user.as_deref(),
+        destination: summary.destination.clone(),
         reply: word,
         // A tunnel reset by one side is no failure of the proxy.
-        failed: matches!(away, Some(CloseReason::NoReply(..) | CloseReason::Refused(..))),
+        failed: matches!(close_reason, Some(CloseReason::NoReply(..) | CloseReason::Refused(..))),
         cause,
-        dial: known.dial_time,
-        took,
-        received: carried.from_client,
-        sent: carried.from_backend,
+        dial: summary.dial_time,
+        duration,
+        received: transferred.from_client,
+        sent: transferred.from_backend,
     });
 }

@@ -56,7 +56,7 @@ pub(super) fn prepare(config: &Socks5Config, mut mistakes: Diagnostics) -> Resul
 
 fn read_files(config: &Socks5Config) -> Result<Socks5Files, Problems> {
     let users = config.credentials_file.as_deref().map(WatchedFile::<Users>::open).transpose();
-    let ways = config.egress.clone().map(|(path, name)| {
+    let egress = config.egress.clone().map(|(path, name)| {
         let load = {
             let path = path.clone();
             move || load_selection(&path, &name)
@@ -64,10 +64,10 @@ fn read_files(config: &Socks5Config) -> Result<Socks5Files, Problems> {
         EgressConfigFile::open(path, Box::new(load), None, &[])
     });
     let admin_token = config.admin_token_file.as_deref().map(AdminTokenFile::open).transpose();
-    match (users, ways.transpose(), admin_token) {
-        (Ok(users), Ok(ways), Ok(admin_token)) => Ok(Socks5Files { users, egress: ways, admin_token }),
-        (users, ways, admin_token) => {
-            let problems = users.err().into_iter().chain(ways.err()).chain(admin_token.err());
+    match (users, egress.transpose(), admin_token) {
+        (Ok(users), Ok(egress), Ok(admin_token)) => Ok(Socks5Files { users, egress, admin_token }),
+        (users, egress, admin_token) => {
+            let problems = users.err().into_iter().chain(egress.err()).chain(admin_token.err());
             Err(Problems(problems.flat_map(|problems| problems.0).collect()))
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::users::Users;
 use super::worker::Socks5Worker;
 use super::{Socks5Files, connection};
-use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
+use crate::admin::{self, AdminListener, AdminSocket, AdminState, StatusReport, timestamp};
 use crate::commands::gateway::{EgressSettings, egress_report, remote_call_report};
 use crate::commands::signals::{Shutdown, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
@@ -91,7 +91,7 @@ impl Socks5Server {
                     egress_routes: routes,
                     log_level,
                 };
-                Some(admin::spawn(at, status.state(token))?)
+                Some(admin::spawn(AdminSocket::bind(at)?, status.state(token))?)
             }
             None => None,
         };

@@ -27,14 +27,14 @@ const MAX_FIELD_BYTES: usize = 255;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Users {
-    /// Parses the lines of the file `place`. Empty lines are ignored.
-    fn parse(text: &str, place: &str) -> Result<Users, Problems> {
+    /// Parses the lines of the file `location`. Empty lines are ignored.
+    fn parse(text: &str, location: &str) -> Result<Users, Problems> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Problem::new(place, "the system's random number generator failed"))?;
+            .map_err(|_| Problem::new(location, "the system's random number generator failed"))?;
         let mut users = Users { key, digests: Vec::new() };
         let (mut problems, mut seen) = (Problems::default(), BTreeSet::new());
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-            let mut wrong = |why: &str| problems.0.push(Problem::new(format!("{place}:{}", number + 1), why));
+            let mut wrong = |why: &str| problems.0.push(Problem::new(format!("{location}:{}", number + 1), why));
             match line.split_once(':') {
                 None => wrong("must be user:password"),
                 Some(("", _)) => wrong("must be user:password; the user is missing"),
@@ -49,7 +49,7 @@ impl Users {
             }
         }
         if seen.is_empty() && problems.0.is_empty() {
-            problems.0.push(Problem::new(place, "has no line user:password: no client could connect"));
+            problems.0.push(Problem::new(location, "has no line user:password: no client could connect"));
         }
         problems.into_result(users)
     }
@@ -57,7 +57,7 @@ impl Users {
     /// Whether user and password match an entry. All entries are compared, each in constant time.
     pub(super) fn verify(&self, login: &UserPassword<'_>) -> bool {
         let digest = self.digest(login.user, login.password);
-        let same = |known: &hmac::Tag| u8::from(verify_slices_are_equal(known.as_ref(), digest.as_ref()).is_ok());
+        let same = |tag: &hmac::Tag| u8::from(verify_slices_are_equal(tag.as_ref(), digest.as_ref()).is_ok());
         self.digests.iter().map(same).fold(0, |found, same| found | same) == 1
     }
 

@@ -26,10 +26,10 @@ pub(super) struct Socks5Worker {
 impl Socks5Worker {
     /// Dials `destination`; none if the egress selection no longer exists.
     pub(super) async fn dial(&self, destination: &Destination) -> Option<Result<OpenedStream, DialError>> {
-        let way = match &self.selection {
+        let route = match &self.selection {
             None => EgressRoute::Direct,
             Some(name) => self.dialer.routes().load().get_configured(name)?.clone(),
         };
-        Some(self.dialer.open(&way, destination, DIAL_TIMEOUT).await)
+        Some(self.dialer.open(&route, destination, DIAL_TIMEOUT).await)
     }
 }

@@ -184,6 +184,7 @@ mod tests {
             fail: true,
             admin_token_file: None,
             watch: true,
+            wait: None,
             interval: 2,
         };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
@@ -239,6 +240,7 @@ mod tests {
             fail: false,
             admin_token_file: None,
             watch: true,
+            wait: None,
             interval: 2,
         };
         let mut view = View { command: &command, interval: Duration::from_secs(2), latest: None, failure: None };

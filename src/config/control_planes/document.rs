@@ -30,11 +30,11 @@ pub(super) struct ControlPlaneFields {
 /// Parses the text of the file at `path`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<ControlPlanesDocument, Problem> {
     serde_saphyr::from_str(text).map_err(|error| {
-        let place = match error.location() {
+        let location = match error.location() {
             Some(location) => format!("{} line {}", path.display(), location.line()),
             None => path.display().to_string(),
         };
-        Problem::new(place, format_args!("not a file of kind ControlPlanes: {}", first_line(&error)))
+        Problem::new(location, format_args!("not a file of kind ControlPlanes: {}", first_line(&error)))
     })
 }
 

@@ -78,8 +78,8 @@ pub(super) fn control_plane(
         match value {
             _ if !FIELDS.contains(&name.as_str()) => {
                 mapping.values.insert(name.clone(), (line, String::new()));
-                let known = FIELDS.join(", ");
-                problems.0.push(mapping.problem(&name, format_args!("unknown field; the fields are {known}")));
+                let supported = FIELDS.join(", ");
+                problems.0.push(mapping.problem(&name, format_args!("unknown field; the fields are {supported}")));
             }
             YamlValue::One(value) => drop(mapping.values.insert(name, (line, value))),
             YamlValue::Null => {}
@@ -140,10 +140,10 @@ pub(super) fn control_plane(
         long_running: LongRunning::default(),
     };
     let name = control_plane_name(&path);
-    let written = mapping.values.iter().map(|(field, (_, value))| (field.clone(), vec![value.clone()])).collect();
+    let given = mapping.values.iter().map(|(field, (_, value))| (field.clone(), vec![value.clone()])).collect();
     let config = relay_config(&name, upstream, names, path.is_empty(), gateway);
     let selector = ControlPlaneSelector::PathPrefix(path);
-    Some(ControlPlaneConfig { name, selector, gateway: config, diagnostics: Diagnostics::default(), fields: written })
+    Some(ControlPlaneConfig { name, selector, gateway: config, diagnostics: Diagnostics::default(), fields: given })
 }
 
 /// The configuration of a relay of all paths to `upstream`, with the authentication and authorization of `gateway`.
@@ -177,7 +177,7 @@ fn relay_config(
     // A client must not send them itself.
     let headers = &mut config.authentication.request_header;
     let add = |list: &mut Vec<String>, name: &str| {
-        if list.iter().all(|known| !known.eq_ignore_ascii_case(name)) {
+        if list.iter().all(|listed| !listed.eq_ignore_ascii_case(name)) {
             list.push(name.to_owned());
         }
     };

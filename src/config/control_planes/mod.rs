@@ -154,19 +154,19 @@ fn parse(path: &Path, text: &str, gateway: &GatewayConfig) -> Result<Vec<Control
 fn check_header(path: &Path, header: Vec<Entry>, problems: &mut Problems) {
     let mut missing = BTreeMap::from([("apiVersion", API_VERSION), ("kind", KIND)]);
     for Entry { name, line, value } in header {
-        let place = format!("{} line {line}", path.display());
+        let location = format!("{} line {line}", path.display());
         match (missing.remove(name.as_str()), value) {
             (Some(expected), YamlValue::One(value)) if value == expected => {}
             (Some(expected), value) => {
                 problems.0.push(Problem::at_field(
-                    place,
+                    location,
                     name,
                     format_args!("{value} is not known here; use {expected}"),
                 ));
             }
             (None, _) => {
                 let message = "unknown field; the fields are apiVersion, kind and controlPlanes";
-                problems.0.push(Problem::at_field(place, name, message));
+                problems.0.push(Problem::at_field(location, name, message));
             }
         }
     }
@@ -189,11 +189,11 @@ fn control_plane(
         Some(YamlValue::One(name)) => format!("controlPlanes[{name}]"),
         _ => format!("controlPlanes[{position}]"),
     };
-    let place = |line: u64| format!("{} line {line}", path.display());
+    let location_at = |line: u64| format!("{} line {line}", path.display());
     let (mut name, mut hosts, mut path_prefix) = (None, None, None);
     let (mut values, mut written) = (BTreeMap::new(), BTreeMap::new());
     for Entry { name: field, line, value } in entries {
-        let (place, at) = (place(line), format!("{prefix}.{field}"));
+        let (location, at) = (location_at(line), format!("{prefix}.{field}"));
         let target = match field.as_str() {
             "name" => &mut name,
             "pathPrefix" => &mut path_prefix,
@@ -204,7 +204,7 @@ fn control_plane(
                     YamlValue::Null => {}
                     value @ YamlValue::Map => {
                         problems.0.push(Problem::at_field(
-                            place,
+                            location,
                             at,
                             format_args!("{value} does not fit; a list of host names is needed"),
                         ));
@@ -215,7 +215,7 @@ fn control_plane(
             _ => {
                 let Some(flag) = field_flag(&field) else {
                     problems.0.push(Problem::at_field(
-                        place,
+                        location,
                         at,
                         unknown_entry_field(&field, FIELDS.iter().filter_map(|name| find_flag(name))),
                     ));
@@ -227,13 +227,13 @@ fn control_plane(
                         written.insert(flag.field_name(), given.clone());
                         let value = FlagValue {
                             values: given,
-                            source: ValueSource::File { place: place.clone(), field: at.clone() },
+                            source: ValueSource::File { location: location.clone(), field: at.clone() },
                         };
                         if values.insert(flag.name, value).is_some() {
-                            problems.0.push(Problem::at_field(place, at, "given twice, in two spellings"));
+                            problems.0.push(Problem::at_field(location, at, "given twice, in two spellings"));
                         }
                     }
-                    Err(message) => problems.0.push(Problem::at_field(place, at, message)),
+                    Err(message) => problems.0.push(Problem::at_field(location, at, message)),
                 }
                 continue;
             }
@@ -241,28 +241,30 @@ fn control_plane(
         match value {
             YamlValue::One(value) => *target = Some(value),
             YamlValue::Null => {}
-            value => {
-                problems.0.push(Problem::at_field(place, at, format_args!("{value} does not fit; one text is needed")))
-            }
+            value => problems.0.push(Problem::at_field(
+                location,
+                at,
+                format_args!("{value} does not fit; one text is needed"),
+            )),
         }
     }
-    let place = place(line);
+    let location = location_at(line);
     let name = match name {
         Some(name) if names::is_dns_label(&name) => name,
         Some(name) => {
             let message = format_args!("{name:?} is not a DNS label: at most 63 lower-case letters, digits and -");
-            problems.0.push(Problem::at_field(&place, format_args!("{prefix}.name"), message));
+            problems.0.push(Problem::at_field(&location, format_args!("{prefix}.name"), message));
             String::new()
         }
         None => {
-            problems.0.push(Problem::at_field(&place, format_args!("{prefix}.name"), "required"));
+            problems.0.push(Problem::at_field(&location, format_args!("{prefix}.name"), "required"));
             String::new()
         }
     };
-    let selector = ControlPlaneSelector::parse(hosts, path_prefix, &place, &prefix, problems);
+    let selector = ControlPlaneSelector::parse(hosts, path_prefix, &location, &prefix, problems);
     if BACKENDS.iter().all(|backend| !values.contains_key(backend)) {
         let message = "has no backend; give registryDir, kubeconfig or delegateKubeconfig";
-        problems.0.push(Problem::at_field(&place, &prefix, message));
+        problems.0.push(Problem::at_field(&location, &prefix, message));
     }
     let (config, diagnostics) = entry_config(path, &name, values, gateway);
     problems.0.extend(diagnostics.problems.0.iter().cloned());
@@ -282,7 +284,7 @@ fn entry_config(
     values.insert("data-dir", FlagValue { values: vec![data_dir], source: ValueSource::CommandLine });
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let raw = RawFlags::from_entry(folder, values);
-    let mut parser = FlagParser::new(&raw, GATEWAY, &[], "", &|_| None);
+    let mut parser = FlagParser::new(&raw, GATEWAY, "", &|_| None);
     let mut config = gateway_config(&mut parser);
     let diagnostics = parser.finish();
     share_process_settings(&mut config, gateway);
@@ -321,16 +323,16 @@ fn field_flag(field: &str) -> Option<&'static Flag> {
 }
 
 fn find_flag(name: &str) -> Option<&'static Flag> {
-    flags(GATEWAY, &[]).find(|flag| flag.name == name)
+    flags(GATEWAY).find(|flag| flag.name == name)
 }
 
 /// Checks that no two control planes have a name, a host or a path prefix in common.
 fn check_unique(path: &Path, control_planes: &[ControlPlaneConfig], problems: &mut Problems) {
-    let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
     for control_plane in control_planes {
         let prefix = format!("controlPlanes[{}]", control_plane.name);
         let mut check = |field: &'static str, value| {
-            if !known.insert((field, value)) {
+            if !used.insert((field, value)) {
                 let message = format_args!("{value} belongs to two control planes");
                 problems.0.push(Problem::at_field(path.display(), format_args!("{prefix}.{field}"), message));
             }

@@ -22,7 +22,7 @@ impl ControlPlaneSelector {
     pub(super) fn parse(
         hosts: Option<Vec<String>>,
         path_prefix: Option<String>,
-        place: &str,
+        location: &str,
         field: &str,
         problems: &mut Problems,
     ) -> Option<ControlPlaneSelector> {
@@ -38,7 +38,7 @@ impl ControlPlaneSelector {
                     } else {
                         continue;
                     };
-                    problems.0.push(Problem::at_field(place, format_args!("{field}.hosts"), message));
+                    problems.0.push(Problem::at_field(location, format_args!("{field}.hosts"), message));
                 }
                 Some(ControlPlaneSelector::Hosts(hosts))
             }
@@ -46,7 +46,7 @@ impl ControlPlaneSelector {
                 None => Some(ControlPlaneSelector::PathPrefix(prefix)),
                 Some(message) => {
                     problems.0.push(Problem::at_field(
-                        place,
+                        location,
                         format_args!("{field}.pathPrefix"),
                         format_args!("{prefix:?}: {message}"),
                     ));
@@ -54,11 +54,11 @@ impl ControlPlaneSelector {
                 }
             },
             (Some(_), Some(_)) => {
-                problems.0.push(Problem::at_field(place, field, "give hosts or pathPrefix, not both"));
+                problems.0.push(Problem::at_field(location, field, "give hosts or pathPrefix, not both"));
                 None
             }
             (_, None) => {
-                problems.0.push(Problem::at_field(place, field, "matches no request; give hosts or pathPrefix"));
+                problems.0.push(Problem::at_field(location, field, "matches no request; give hosts or pathPrefix"));
                 None
             }
         }

@@ -19,10 +19,10 @@ pub(super) const KIND: &str = "EgressConfiguration";
 /// Maximum length of a user or password in SOCKS5 (RFC 1929).
 const LONGEST_SOCKS_WORD: usize = 255;
 
-/// Reads the selections of the file at `path`; problems name `place`.
-pub(super) fn read(path: &Path, place: &str, text: &str) -> Result<Vec<EgressSelectionSettings>, Problems> {
+/// Reads the selections of the file at `path`; problems name `location`.
+pub(super) fn read(path: &Path, location: &str, text: &str) -> Result<Vec<EgressSelectionSettings>, Problems> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    parse_single_object(place, text, is_json(path), &[API_VERSION], KIND, |fields| {
+    parse_single_object(location, text, is_json(path), &[API_VERSION], KIND, |fields| {
         let mut names = BTreeSet::new();
         let selections = fields.object_list("egressSelections");
         selections.into_iter().filter_map(|one| selection(one, folder, &mut names)).collect()
@@ -35,23 +35,23 @@ fn selection(
     names: &mut BTreeSet<String>,
 ) -> Option<EgressSelectionSettings> {
     let name = selection_name(&mut fields, names);
-    let way = match fields.object("connection") {
+    let route = match fields.object("connection") {
         Some(connection) => connection_route(connection, folder),
         None => {
             fields.add_problem("connection", "required");
             None
         }
     };
-    let no_proxy = no_proxy(&mut fields, way.as_ref());
+    let no_proxy = no_proxy(&mut fields, route.as_ref());
     let dial_timeout = dial_timeout(&mut fields);
     fields.finish();
-    Some(EgressSelectionSettings { name: name?, route: way?, no_proxy: no_proxy?, dial_timeout: dial_timeout? })
+    Some(EgressSelectionSettings { name: name?, route: route?, no_proxy: no_proxy?, dial_timeout: dial_timeout? })
 }
 
 /// Reads the name of a selection. As in kube-apiserver's kind, case is ignored, and `master` means `controlplane`.
 fn selection_name(fields: &mut FieldReader<'_>, names: &mut BTreeSet<String>) -> Option<String> {
-    let written = fields.string("name");
-    let name = match written.to_lowercase() {
+    let configured = fields.string("name");
+    let name = match configured.to_lowercase() {
         name if name == "master" => "controlplane".to_owned(),
         name => name,
     };
@@ -60,7 +60,7 @@ fn selection_name(fields: &mut FieldReader<'_>, names: &mut BTreeSet<String>) ->
         return None;
     }
     if !is_dns_subdomain(&name) {
-        fields.add_problem("name", format_args!("{written:?} does not fit; use letters, digits and dashes"));
+        fields.add_problem("name", format_args!("{configured:?} does not fit; use letters, digits and dashes"));
         return None;
     }
     if !names.insert(name.clone()) {
@@ -168,7 +168,7 @@ fn tcp_settings(mut fields: FieldReader<'_>, kind: ProxyKind, folder: &Path) -> 
 fn proxy_urls(fields: &mut FieldReader<'_>, kind: ProxyKind) -> Option<Vec<ProxyUrl>> {
     let one = fields.optional_string("url").filter(|url| !url.is_empty());
     let several = fields.string_list("urls");
-    let written: Vec<(String, String)> = match (one, several.is_empty()) {
+    let entries: Vec<(String, String)> = match (one, several.is_empty()) {
         (Some(_), false) => {
             fields.add_problem("urls", "cannot be given together with url");
             return None;
@@ -182,7 +182,7 @@ fn proxy_urls(fields: &mut FieldReader<'_>, kind: ProxyKind) -> Option<Vec<Proxy
     };
     let mut urls: Vec<ProxyUrl> = Vec::new();
     let mut sound = true;
-    for (field, text) in written {
+    for (field, text) in entries {
         match proxy_url(kind, &text) {
             Ok(url) if urls.contains(&url) => {
                 fields.add_problem(&field, format_args!("{:?} is given more than once", url.to_string()));
@@ -254,9 +254,9 @@ fn tls_files(mut fields: FieldReader<'_>, kind: ProxyKind, folder: &Path) -> Pro
     ProxyTlsFiles { authorities, identity, server_name }
 }
 
-fn no_proxy(fields: &mut FieldReader<'_>, way: Option<&EgressRouteSettings>) -> Option<NoProxy> {
+fn no_proxy(fields: &mut FieldReader<'_>, route: Option<&EgressRouteSettings>) -> Option<NoProxy> {
     let entries = fields.string_list("noProxy");
-    if way == Some(&EgressRouteSettings::Direct) && !entries.is_empty() {
+    if route == Some(&EgressRouteSettings::Direct) && !entries.is_empty() {
         fields.add_problem("noProxy", "not used with Direct; leave it out");
     }
     match NoProxy::parse(entries.iter().map(String::as_str)) {

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::READ_ERROR;
-use super::strict_yaml::StrictYaml;
 use crate::egress::{
     ConnectDialect, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, NoProxy, ProxyAddress, ProxyKind,
     ProxySettings, ProxyTlsFiles, ProxyUrl, without_credentials,
 };
 use crate::kubeapi::GoQuoted;
+use crate::kubeapi::yaml::YamlDocument;
 use crate::tls::PairFiles;
 
 const KIND: &str = "EgressSelectorConfiguration";
@@ -27,7 +27,7 @@ const SUPPORTED_NAMES: [&str; 3] = ["cluster", "controlplane", "etcd"];
 
 /// Decodes and validates the selections in `tree`, parsed from `text`. Paths are relative to `folder`; kube-apiserver's
 /// are relative to its working directory.
-pub(super) fn read(folder: &Path, text: &str, tree: &StrictYaml) -> Result<Vec<EgressSelectionSettings>, String> {
+pub(super) fn read(folder: &Path, text: &str, tree: &YamlDocument) -> Result<Vec<EgressSelectionSettings>, String> {
     let mut services = decode(text, tree).map_err(|why| format!("{READ_ERROR}: {why}"))?;
     services.iter_mut().for_each(|service| service.resolve(folder));
     let mistakes = ValidationErrors::validate(&services);
@@ -72,14 +72,14 @@ struct TlsClientFiles {
     server_name: String,
 }
 
-fn decode(text: &str, tree: &StrictYaml) -> Result<Vec<EgressSelectionEntry>, String> {
+fn decode(text: &str, tree: &YamlDocument) -> Result<Vec<EgressSelectionEntry>, String> {
     let version = version(text, &tree.value)?;
     let mut decoder = EgressSelectorDecoder { version, fields: Vec::new(), unknown: Vec::new(), mismatch: None };
     let services = decoder.configuration(&tree.value);
     if let Some(mismatch) = decoder.mismatch {
         return Err(mismatch);
     }
-    let complaints: Vec<String> = tree.duplicate_keys_error().into_iter().chain(decoder.unknown).collect();
+    let complaints: Vec<String> = tree.strict_error().into_iter().chain(decoder.unknown).collect();
     if !complaints.is_empty() {
         return Err(format!("strict decoding error: {}", complaints.join(", ")));
     }
@@ -109,8 +109,8 @@ fn version(text: &str, value: &Value) -> Result<&'static str, String> {
     if version.contains('/') {
         return Err(format!("unexpected GroupVersion string: {api_version}"));
     }
-    let known = VERSIONS.into_iter().find(|known| kind == KIND && group == GROUP && version == *known);
-    known.ok_or_else(|| {
+    let found = VERSIONS.into_iter().find(|supported| kind == KIND && group == GROUP && version == *supported);
+    found.ok_or_else(|| {
         format!(
             "no kind {} is registered for version {} in scheme \"narthex\"; use kind {KIND} of {GROUP}/v1beta1, or kind \
              {} of {}",
@@ -257,7 +257,7 @@ impl EgressSelectorDecoder {
         of: &'static str,
         path: &str,
         value: &'v Value,
-        known: &[&'static str],
+        supported: &[&'static str],
         mut each: impl FnMut(&mut EgressSelectorDecoder, MappingField<'v>),
     ) {
         let map = match value {
@@ -272,7 +272,7 @@ impl EgressSelectorDecoder {
         };
         for (key, value) in map {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            match known.iter().find(|known| *known == key) {
+            match supported.iter().find(|name| *name == key) {
                 Some(name) => each(self, MappingField { name, path, value }),
                 None => self.unknown.push(format!("unknown field {}", GoQuoted(&path))),
             }
@@ -289,12 +289,12 @@ impl EgressSelectorDecoder {
     }
 
     /// Records a type mismatch. Only the first is reported, as in Go.
-    fn mismatch(&mut self, of: &str, field: &str, value: &Value, wanted: &str) {
-        let wanted = wanted.replace("VERSION", self.version);
+    fn mismatch(&mut self, of: &str, field: &str, value: &Value, expected: &str) {
+        let expected = expected.replace("VERSION", self.version);
         let path: Vec<&str> = self.fields.iter().copied().chain([field]).collect();
         self.mismatch.get_or_insert_with(|| {
             let path = path.join(".");
-            format!("json: cannot unmarshal {} into Go struct field {of}.{path} of type {wanted}", json_kind(value))
+            format!("json: cannot unmarshal {} into Go struct field {of}.{path} of type {expected}", json_kind(value))
         });
     }
 }
@@ -317,10 +317,10 @@ impl ValidationErrors {
                 other => mistakes.not_supported(".protocol", other, &["Direct", "HTTPConnect", "GRPC"]),
             }
         }
-        let mut seen = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (number, service) in services.iter().enumerate() {
             let name = service.name.to_lowercase();
-            if !seen.insert(name.clone()) {
+            if !names.insert(name.clone()) {
                 mistakes.add(format!("service.connection[{number}]: Duplicate value: {}", GoQuoted(&name)));
             } else if !SUPPORTED_NAMES.contains(&&*name) {
                 mistakes.not_supported("", &name, &SUPPORTED_NAMES);
@@ -442,7 +442,7 @@ impl EgressSelectionEntry {
             _ => None,
         };
         let name = self.name.to_lowercase();
-        let way = match kind {
+        let route = match kind {
             None => EgressRouteSettings::Direct,
             Some(kind) => {
                 let transport = self.transport.unwrap_or_default();
@@ -463,7 +463,7 @@ impl EgressSelectionEntry {
                 })
             }
         };
-        Ok(EgressSelectionSettings { name, route: way, no_proxy: NoProxy::default(), dial_timeout: DIAL_TIMEOUT })
+        Ok(EgressSelectionSettings { name, route, no_proxy: NoProxy::default(), dial_timeout: DIAL_TIMEOUT })
     }
 }
 

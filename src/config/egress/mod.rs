@@ -4,7 +4,6 @@
 
 mod egress_configuration;
 mod egress_selector_configuration;
-mod strict_yaml;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +11,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::egress::EgressSelectionSettings;
+use crate::kubeapi::yaml::read_yaml;
 use crate::process::{Problem, Problems};
-use strict_yaml::StrictYaml;
 
 /// Maximum size of the file.
 const LARGEST: u64 = 4 << 20;
@@ -57,13 +56,12 @@ pub fn load(path: &Path) -> Result<Vec<EgressSelectionSettings>, Problems> {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Vec<EgressSelectionSettings>, Problems> {
-    let place = path.display().to_string();
-    let refused = |why: String| Problem::new(&place, format_args!("{READ_ERROR}: {why}"));
-    let tree = StrictYaml::read(text).map_err(refused)?;
+    let location = path.display().to_string();
+    let tree = read_yaml(text).map_err(|error| Problem::new(&location, format_args!("{READ_ERROR}: {error}")))?;
     let word = |name: &str| tree.value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
     if word("kind") == egress_configuration::KIND || word("apiVersion").starts_with("narthex.dev/") {
-        return egress_configuration::read(path, &place, text);
+        return egress_configuration::read(path, &location, text);
     }
     egress_selector_configuration::read(path.parent().unwrap_or(Path::new("")), text, &tree)
-        .map_err(|why| Problem::new(&place, why).into())
+        .map_err(|why| Problem::new(&location, why).into())
 }

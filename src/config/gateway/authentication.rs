@@ -223,7 +223,7 @@ pub(in crate::config) fn authorization_modes(
 ) -> Vec<AuthorizerMode> {
     const NAME: &str = "authorization-mode";
     const KNOWN: &str = "supported are AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook";
-    let (written, mut modes) = (parser.list(NAME), Vec::new());
+    let (words, mut modes) = (parser.list(NAME), Vec::new());
     if configured {
         return modes;
     }
@@ -231,10 +231,10 @@ pub(in crate::config) fn authorization_modes(
     if has_store && !parser.is_given(NAME) {
         return vec![AuthorizerMode::Static("RBAC")];
     }
-    if written.is_empty() {
+    if words.is_empty() {
         parser.add_problem(NAME, format_args!("at least one mode is required; {KNOWN}"));
     }
-    for word in written {
+    for word in words {
         let mode = match word.as_str() {
             "AlwaysAllow" => AuthorizerMode::AlwaysAllow,
             "AlwaysDeny" => AuthorizerMode::AlwaysDeny,

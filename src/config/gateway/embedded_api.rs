@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
+use crate::kinds::ValidationSettings;
 use crate::resources::runtime_config::RuntimeConfig;
-use crate::rest::{ApiServerSettings, ValidationSettings};
+use crate::rest::ApiServerSettings;
 
 /// The embedded API server and its store.
 #[derive(Clone, Debug)]

@@ -41,6 +41,17 @@ pub(in crate::config) const DATA_DIR: Flag = Flag::new(
     "Directory for generated certificates, last good documents and admin.kubeconfig (default $XDG_STATE_HOME/narthex, else ~/.local/state/narthex)",
 );
 
+/// Generated keys of the quickstart.
+pub static KEYS: FlagGroup = FlagGroup {
+    heading: "Certificates",
+    flags: &[Flag::new(
+        "key-type",
+        FlagKind::Choice(&["ecdsa", "rsa"]),
+        "ecdsa",
+        "Type of generated keys; RSA is for clients that read no other",
+    )],
+};
+
 /// Leader election among gateways with the same registry.
 pub static LEADER_ELECTION: FlagGroup = FlagGroup {
     heading: "Leader election",
@@ -94,8 +105,4 @@ pub static GATEWAY: &[&FlagGroup] = &[
 ];
 
 /// All of the quickstart's groups.
-pub static QUICKSTART: &[&FlagGroup] = &[&FILES, &PORT, &QUICKSTART_OBSERVABILITY];
-
-/// Flags that are reserved but not implemented. They are parsed, so that the error names the alternative (the help text
-/// here) instead of an unknown flag.
-pub static UNIMPLEMENTED: &[Flag] = &[];
+pub static QUICKSTART: &[&FlagGroup] = &[&FILES, &KEYS, &PORT, &QUICKSTART_OBSERVABILITY];

@@ -19,7 +19,7 @@ pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, S
 pub use sidecar_auth::{AttributeSource, SidecarAuth};
 
 use super::arguments::{Arguments, CommandFlags};
-use super::flag::{Flag, FlagGroup};
+use super::flag::FlagGroup;
 use super::observability::{self, ObservabilityConfig};
 use super::parser::{Diagnostics, FlagParser};
 use crate::listen::ServerLimits;
@@ -30,7 +30,6 @@ pub struct GatewayCommand;
 
 impl CommandFlags for GatewayCommand {
     const FLAGS: &'static [&'static FlagGroup] = flags::GATEWAY;
-    const UNIMPLEMENTED: &'static [Flag] = flags::UNIMPLEMENTED;
     const KIND: &'static str = "GatewayConfiguration";
 }
 
@@ -82,13 +81,7 @@ impl Arguments<GatewayCommand> {
     /// Reads command line, environment and file. Errors are returned beside the configuration, so that
     /// the files it names can be checked in the same run; do not start with it if there are any.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            GatewayCommand::FLAGS,
-            GatewayCommand::UNIMPLEMENTED,
-            GatewayCommand::KIND,
-            environment,
-        );
+        let mut parser = FlagParser::new(&self.raw, GatewayCommand::FLAGS, GatewayCommand::KIND, environment);
         let config = gateway_config(&mut parser);
         (config, parser.finish())
     }
@@ -160,8 +153,13 @@ pub(super) fn optional_data_dir(parser: &mut FlagParser<'_>) -> Option<PathBuf> 
     if let Some(path) = parser.path("data-dir") {
         return Some(path);
     }
+    default_data_dir(&|variable| parser.environment(variable))
+}
+
+/// The default of `--data-dir`; none without a home.
+pub(crate) fn default_data_dir(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     // The specification: a relative path in these variables is to be ignored.
-    let absolute = |variable| parser.environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |variable: &str| environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
         (Some(state), _) => Some(state.join("narthex")),
         (None, Some(home)) => Some(home.join(".local/state/narthex")),

@@ -12,6 +12,8 @@ pub struct SidecarAuth {
     pub attribute_source: AttributeSource,
     /// Allowed and ignored paths.
     pub path_filter: PathFilter,
+    /// Whether `%2F` in a path is sent on as it is, rather than as a slash.
+    pub keeps_escaped_slashes: bool,
     /// Identity headers sent to the upstream.
     pub identity_headers: IdentityHeaderFormat,
     /// Whether `/livez`, `/readyz` and `/healthz` are served here rather than relayed to the upstream.

@@ -7,9 +7,11 @@ use super::{
     instance_id, leases, port,
 };
 use crate::config::arguments::{Arguments, CommandFlags};
+use crate::config::environment_proxies::environment_proxies;
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
 use crate::config::parser::{Diagnostics, FlagParser};
+use crate::egress::ProxyEnvironment;
 use crate::konnectivity::agent::{AgentSettings, ServerAddress, ServerCountSource};
 use crate::konnectivity::server::AgentIdentifiers;
 use crate::observe::log;
@@ -136,7 +138,6 @@ pub struct KonnectivityAgentCommand;
 
 impl CommandFlags for KonnectivityAgentCommand {
     const FLAGS: &'static [&'static FlagGroup] = &[&SERVERS, &TARGETS, &OPERATION, &LOG];
-    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
@@ -151,6 +152,8 @@ pub struct KonnectivityAgentConfig {
     pub health_address: SocketAddr,
     /// Address of the admin listener.
     pub admin_address: SocketAddr,
+    /// Proxies of the environment.
+    pub environment_proxies: Option<ProxyEnvironment>,
     /// The log.
     pub log: log::Settings,
 }
@@ -158,13 +161,8 @@ pub struct KonnectivityAgentConfig {
 impl Arguments<KonnectivityAgentCommand> {
     /// Reads command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (KonnectivityAgentConfig, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            KonnectivityAgentCommand::FLAGS,
-            KonnectivityAgentCommand::UNIMPLEMENTED,
-            KonnectivityAgentCommand::KIND,
-            environment,
-        );
+        let mut parser =
+            FlagParser::new(&self.raw, KonnectivityAgentCommand::FLAGS, KonnectivityAgentCommand::KIND, environment);
         let server_port = port(&mut parser, "proxy-server-port", "proxy server");
         let hosts = parser.list("proxy-server-host");
         if hosts.iter().all(|host| host.trim().is_empty()) {
@@ -193,6 +191,7 @@ impl Arguments<KonnectivityAgentCommand> {
             leases: leases(&mut parser, "count-server-leases"),
             health_address: address(&mut parser, "health-server-host", "health-server-port", "health"),
             admin_address: address(&mut parser, "admin-bind-address", "admin-server-port", "admin"),
+            environment_proxies: environment_proxies(&mut parser),
             log: observability::log_settings(&mut parser),
         };
         check_ignored(&mut parser, KonnectivityAgentCommand::FLAGS);

@@ -62,12 +62,12 @@ fn kubeconfig(parser: &mut FlagParser<'_>) -> KubeconfigSource {
 /// Reads `--allow-destinations`.
 fn allowed_destinations(parser: &mut FlagParser<'_>) -> Vec<DestinationPattern> {
     const FLAG: &str = "allow-destinations";
-    let written = parser.list(FLAG);
-    if written.is_empty() && parser.is_given(FLAG) {
+    let patterns = parser.list(FLAG);
+    if patterns.is_empty() && parser.is_given(FLAG) {
         parser.add_problem(FLAG, "is empty: no destination would be allowed");
     }
     let mut allow = Vec::new();
-    for text in written {
+    for text in patterns {
         match DestinationPattern::parse(text.trim(), BareName::Exact) {
             Ok(pattern) => allow.push(pattern),
             Err(why) => parser.add_problem(FLAG, format_args!("{text:?}: {why}")),

@@ -9,9 +9,11 @@ use super::{
     instance_id, kubeconfig, leases,
 };
 use crate::config::arguments::{Arguments, CommandFlags};
+use crate::config::environment_proxies::environment_proxies;
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::observability;
 use crate::config::parser::{Diagnostics, FlagParser};
+use crate::egress::ProxyEnvironment;
 use crate::konnectivity::server::{ProxyStrategy, ServerSettings};
 use crate::kubeclient::KubeconfigSource;
 use crate::observe::log;
@@ -147,7 +149,6 @@ pub struct KonnectivityServerCommand;
 
 impl CommandFlags for KonnectivityServerCommand {
     const FLAGS: &'static [&'static FlagGroup] = &[&FRONTEND, &AGENTS, &OPERATION, &LOG];
-    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
@@ -215,6 +216,8 @@ pub struct KonnectivityServerConfig {
     pub admin_address: SocketAddr,
     /// `--graceful-shutdown-timeout`.
     pub drain_timeout: Duration,
+    /// Proxies of the environment.
+    pub environment_proxies: Option<ProxyEnvironment>,
     /// The log.
     pub log: log::Settings,
 }
@@ -222,13 +225,8 @@ pub struct KonnectivityServerConfig {
 impl Arguments<KonnectivityServerCommand> {
     /// Reads command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (KonnectivityServerConfig, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            KonnectivityServerCommand::FLAGS,
-            KonnectivityServerCommand::UNIMPLEMENTED,
-            KonnectivityServerCommand::KIND,
-            environment,
-        );
+        let mut parser =
+            FlagParser::new(&self.raw, KonnectivityServerCommand::FLAGS, KonnectivityServerCommand::KIND, environment);
         let parser_ref = &mut parser;
         let mode = match parser_ref.text("mode").as_str() {
             "grpc" => FrontendMode::Grpc,
@@ -264,6 +262,7 @@ impl Arguments<KonnectivityServerCommand> {
             health_address: address(parser_ref, "health-bind-address", "health-port", "health"),
             admin_address: address(parser_ref, "admin-bind-address", "admin-port", "admin"),
             drain_timeout: parser_ref.duration("graceful-shutdown-timeout"),
+            environment_proxies: environment_proxies(parser_ref),
             log: observability::log_settings(parser_ref),
         };
         check_ignored(parser_ref, KonnectivityServerCommand::FLAGS);

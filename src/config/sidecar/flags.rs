@@ -60,6 +60,12 @@ static UPSTREAM: FlagGroup = FlagGroup {
             "Long-running requests: no timeout, and not counted by --max-requests-inflight. verb:NAME, subresource:NAME, or a path, in which a segment * matches any segment, and * at the end any suffix. Needed for gRPC calls to a server that waits for the client's last message before it responds",
         ),
         Flag::new(
+            "path-with-escaped-slashes-action",
+            FlagKind::Choice(&["unescape-and-forward", "keep-unchanged"]),
+            "unescape-and-forward",
+            "What becomes of %2F in a path on the way to the upstream: a slash, or %2F as it came, for servers that have names with slashes. It is authorized as a slash, and routed by it, in both cases",
+        ),
+        Flag::new(
             "allow-request-headers",
             FlagKind::List("HEADER"),
             "",

@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, CommandFlags};
-use super::flag::{Flag, FlagGroup};
+use super::environment_proxies::environment_proxies;
+use super::flag::FlagGroup;
 use super::gateway::delegated_auth::FallbackCluster;
 use super::gateway::{
     self, AttributeSource, AuthorizerMode, BackendsConfig, ForwardingConfig, GatewayConfig, ServingCertificateRequest,
@@ -28,7 +29,6 @@ pub struct SidecarCommand;
 
 impl CommandFlags for SidecarCommand {
     const FLAGS: &'static [&'static FlagGroup] = flags::SIDECAR;
-    const UNIMPLEMENTED: &'static [Flag] = gateway::flags::UNIMPLEMENTED;
     const KIND: &'static str = "SidecarConfiguration";
 }
 
@@ -52,13 +52,7 @@ impl Arguments<SidecarCommand> {
         name: ProgramName,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> (GatewayConfig, Diagnostics) {
-        let mut parser = FlagParser::new(
-            &self.raw,
-            SidecarCommand::FLAGS,
-            SidecarCommand::UNIMPLEMENTED,
-            SidecarCommand::KIND,
-            environment,
-        );
+        let mut parser = FlagParser::new(&self.raw, SidecarCommand::FLAGS, SidecarCommand::KIND, environment);
         let as_rbac_proxy = name == ProgramName::KubeRbacProxy;
         if as_rbac_proxy {
             parser = parser.with_defaults(sidecar_auth::DEFAULTS);
@@ -248,6 +242,7 @@ fn backends(parser: &mut FlagParser<'_>, forwarding: &ForwardingConfig) -> Backe
         proxy_client: None,
         resolver,
         egress: None,
-        environment_proxies: None,
+        // As kube-rbac-proxy, whose upstreams and API server are reached by Go's default transport.
+        environment_proxies: environment_proxies(parser),
     }
 }

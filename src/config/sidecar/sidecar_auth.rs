@@ -54,6 +54,7 @@ pub(super) fn sidecar_auth(parser: &mut FlagParser<'_>, as_rbac_proxy: bool) -> 
     SidecarAuth {
         attribute_source: asks,
         path_filter: paths,
+        keeps_escaped_slashes: parser.choice("path-with-escaped-slashes-action") == "keep-unchanged",
         identity_headers: wording,
         serves_health: !as_rbac_proxy,
         privileged_groups,

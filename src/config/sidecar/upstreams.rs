@@ -28,12 +28,12 @@ pub(super) fn upstreams(parser: &mut FlagParser<'_>, request_timeout: Duration) 
         parser.add_problem(ALLOWED, message);
         AllowedHeaders::default()
     });
-    let written = parser.list(UPSTREAM);
-    if written.is_empty() {
+    let entries = parser.list(UPSTREAM);
+    if entries.is_empty() {
         parser.add_problem(UPSTREAM, "required: the server to protect, such as http://127.0.0.1:8080");
     }
     let mut upstreams: Vec<UpstreamSettings> = Vec::new();
-    for text in written {
+    for text in entries {
         let (path, url) = match split_path(&text) {
             Ok(split) => split,
             Err(message) => {

@@ -38,9 +38,9 @@ impl DiscoveryContent {
     }
 
     /// Parses the cached content of `of`. It is not current: this process has not fetched it. `None` if it is invalid.
-    pub(super) fn from_cache(kept: &[u8], of: &ApiServiceClaim) -> Option<DiscoveryContent> {
+    pub(super) fn from_cache(cached: &[u8], of: &ApiServiceClaim) -> Option<DiscoveryContent> {
         if of.served_by == ServedBy::DelegateItself {
-            let roots: DelegateRoots = serde_json::from_slice(kept).ok()?;
+            let roots: DelegateRoots = serde_json::from_slice(cached).ok()?;
             let offers = |root: &RawValue| parse::all_listings(root.get().as_bytes()).ok().map(Arc::new);
             let offered = [("/api", offers(&roots.api)?), ("/apis", offers(&roots.apis)?)].into();
             return Some(DiscoveryContent {
@@ -49,7 +49,7 @@ impl DiscoveryContent {
                 ..DiscoveryContent::default()
             });
         }
-        let listed = parse::aggregated(kept, std::slice::from_ref(of)).ok()?.remove(&of.name)?;
+        let listed = parse::aggregated(cached, std::slice::from_ref(of)).ok()?.remove(&of.name)?;
         Some(DiscoveryContent { resources: Arc::new(listed.resources), is_cached: true, ..DiscoveryContent::default() })
     }
 }

@@ -64,8 +64,8 @@ impl FetchError {
     pub(crate) fn unreadable(error: &serde_json::Error) -> FetchError {
         let quoted = error.to_string();
         let printable = quoted.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-        let place = format!("line {} column {}", error.line(), error.column());
-        FetchError::new(format!("the answer cannot be read at {place}: {}", printable.take(160).collect::<String>()))
+        let location = format!("line {} column {}", error.line(), error.column());
+        FetchError::new(format!("the answer cannot be read at {location}: {}", printable.take(160).collect::<String>()))
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) trait PollSource: 'static {
     /// Applies a response to the contents of `claims`.
     fn apply(
         &self,
-        heard: Self::Response,
+        response: Self::Response,
         claims: &[ApiServiceClaim],
         memory: &mut Self::Validators,
         contents: &mut ContentMap<Self::Document>,
@@ -53,7 +53,7 @@ pub(crate) trait PollSource: 'static {
 
     /// Publishes the contents of all APIServices. Only those in `changed` differ from the last time; some may be
     /// removed.
-    fn publish(&self, known: &ClaimMap, contents: &ContentMap<Self::Document>, changed: &BTreeSet<String>);
+    fn publish(&self, claims: &ClaimMap, contents: &ContentMap<Self::Document>, changed: &BTreeSet<String>);
 }
 
 /// Contents by name of the APIService.
@@ -114,12 +114,8 @@ impl<S: PollSource> PollerShared<S> {
     /// Publishes the contents now, or after a pause if that was just done.
     fn publish(self: &Rc<Self>, changed: impl IntoIterator<Item = String>) {
         self.unpublished.borrow_mut().extend(changed);
-        let now = Instant::now();
-        if now >= self.publish_not_before.get() {
-            let state = self.state.borrow();
-            self.source.publish(&state.claims, &state.contents, &self.unpublished.take());
-            let done = Instant::now();
-            self.publish_not_before.set(done + (done - now) * PUBLISH_REST_FACTOR);
+        if Instant::now() >= self.publish_not_before.get() {
+            self.publish_now();
         } else if !self.is_publish_scheduled.replace(true) {
             // A weak reference: the scheduled task must not keep the poller alive.
             let shared = Rc::downgrade(self);
@@ -132,6 +128,14 @@ impl<S: PollSource> PollerShared<S> {
                 }
             });
         }
+    }
+
+    fn publish_now(&self) {
+        let began = Instant::now();
+        let state = self.state.borrow();
+        self.source.publish(&state.claims, &state.contents, &self.unpublished.take());
+        let ended = Instant::now();
+        self.publish_not_before.set(ended + (ended - began) * PUBLISH_REST_FACTOR);
     }
 }
 
@@ -177,19 +181,20 @@ impl<S: PollSource> Poller<S> {
         }
     }
 
-    /// Changes the source, and publishes the contents again once the registry was read.
+    /// Changes the source, and publishes the contents again once the registry was read. At once: what is created waits for
+    /// it, so that the next change comes after it.
     pub(crate) fn change_source(&self, change: impl FnOnce(&S)) {
         change(&self.shared.source);
         if self.shared.state.borrow().is_registry_read {
-            self.shared.publish([]);
+            self.shared.publish_now();
         }
     }
 
     /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
-    pub(crate) fn set_api_services(&self, known: Vec<ApiServiceClaim>) {
+    pub(crate) fn set_api_services(&self, claims: Vec<ApiServiceClaim>) {
         let mut changes: BTreeMap<String, Option<ApiServiceClaim>> = BTreeMap::new();
         changes.extend(self.shared.state.borrow().claims.keys().map(|name| (name.clone(), None)));
-        changes.extend(known.into_iter().map(|one| (one.name.clone(), Some(one))));
+        changes.extend(claims.into_iter().map(|one| (one.name.clone(), Some(one))));
         self.apply_changes(changes);
     }
 
@@ -203,10 +208,10 @@ impl<S: PollSource> Poller<S> {
             if before == now.as_ref() {
                 continue;
             }
-            let asked = |one: Option<&ApiServiceClaim>| {
+            let backend_of = |one: Option<&ApiServiceClaim>| {
                 one.filter(|one| one.served_by != ServedBy::Delegate).map(|one| one.service_key.clone())
             };
-            let (left, joined) = (asked(before), asked(now.as_ref()));
+            let (left, joined) = (backend_of(before), backend_of(now.as_ref()));
             if let Some(key) = left {
                 if let Some(names) = state.names_by_backend.get_mut(&key) {
                     names.remove(&name);
@@ -250,12 +255,12 @@ impl<S: PollSource> Poller<S> {
             recalls.remove(name);
         }
         if now.served_by != ServedBy::Delegate && !contents.contains_key(name) && !recalls.contains_key(name) {
-            let over = subject.restore(&now).map(|comes| {
-                let (reading, over) = watch::channel(());
+            let done = subject.restore(&now).map(|comes| {
+                let (reading, done) = watch::channel(());
                 spawn_local(apply_restored(Rc::downgrade(&self.shared), now.clone(), comes, reading));
-                over
+                done
             });
-            let recall = PendingRestore { backend: now.backend.clone(), is_wanted: over.is_some(), done: over };
+            let recall = PendingRestore { backend: now.backend.clone(), is_wanted: done.is_some(), done };
             recalls.insert(name.to_owned(), recall);
         }
         known.insert(name.to_owned(), now);
@@ -322,7 +327,7 @@ async fn apply_restored<S: PollSource>(
         return;
     }
     let changed = match contents.get_mut(&of.name) {
-        Some(known) => shared.source.merge_restored(known, content),
+        Some(claim) => shared.source.merge_restored(claim, content),
         None => contents.insert(of.name.clone(), content).is_none(),
     };
     drop(state);
@@ -352,24 +357,24 @@ async fn wait_for_restores<S: PollSource>(shared: &PollerShared<S>, key: &str) {
 /// Polls the backend `key`. Returns whether the poll succeeded.
 async fn poll_backend<S: PollSource>(shared: Rc<PollerShared<S>>, key: Rc<str>) -> bool {
     wait_for_restores(&shared, &key).await;
-    let Some((asked, memory)) =
+    let Some((polled, memory)) =
         shared.state.borrow().backends.get(&*key).map(|backend| (backend.claims.clone(), backend.validators.clone()))
     else {
         return true;
     };
-    let heard = shared.source.poll(&asked, memory).await;
+    let response = shared.source.poll(&polled, memory).await;
 
     let mut state = shared.state.borrow_mut();
     let State { backends, contents, restores: recalls, .. } = &mut *state;
     let Some(backend) = backends.get_mut(&*key) else { return true };
     // The APIServices may have changed meanwhile. The response holds for those that stayed, but its validators would
     // hide content that the new ones need.
-    let same = Rc::ptr_eq(&backend.claims, &asked);
-    let stayed = || asked.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned();
-    let claims = if same { asked.clone() } else { stayed().collect() };
+    let same = Rc::ptr_eq(&backend.claims, &polled);
+    let stayed = || polled.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned();
+    let claims = if same { polled.clone() } else { stayed().collect() };
     let mut passing = S::Validators::default();
     let memory = if same { &mut backend.validators } else { &mut passing };
-    let PollOutcome { succeeded: well, changed } = shared.source.apply(heard, &claims, memory, contents);
+    let PollOutcome { succeeded: well, changed } = shared.source.apply(response, &claims, memory, contents);
     for claim in claims.iter().filter(|_| well) {
         if let Some(recall) = recalls.get_mut(&claim.name) {
             recall.is_wanted = false;

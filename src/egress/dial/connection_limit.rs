@@ -17,9 +17,9 @@ impl ConnectionCounter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts one more connection, unless `most` are open already.
-    pub(in crate::egress) fn try_acquire(&self, most: usize) -> Option<ConnectionSlot> {
-        let more = |taken: usize| (taken < most).then_some(taken + 1);
+    /// Counts one more connection, unless `limit` are open already.
+    pub(in crate::egress) fn try_acquire(&self, limit: usize) -> Option<ConnectionSlot> {
+        let more = |taken: usize| (taken < limit).then_some(taken + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(ConnectionSlot(self.clone()))
     }

@@ -44,15 +44,15 @@ pub struct OpenedStream {
 }
 
 impl Dialer {
-    /// A dialer that looks names up with `resolver` and uses the current `ways`.
-    pub fn new(resolver: Resolver, ways: Published<EgressRoutes>, metrics: &Arc<Metrics>) -> Dialer {
-        Dialer::with_metrics(resolver, ways, Some(metrics.clone()))
+    /// A dialer that looks names up with `resolver` and uses the current `routes`.
+    pub fn new(resolver: Resolver, routes: Published<EgressRoutes>, metrics: &Arc<Metrics>) -> Dialer {
+        Dialer::with_metrics(resolver, routes, Some(metrics.clone()))
     }
 
-    fn with_metrics(resolver: Resolver, ways: Published<EgressRoutes>, metrics: Option<Arc<Metrics>>) -> Dialer {
+    fn with_metrics(resolver: Resolver, routes: Published<EgressRoutes>, metrics: Option<Arc<Metrics>>) -> Dialer {
         Dialer(Rc::new(Inner {
             resolver,
-            routes: ways,
+            routes,
             konnectivity: KonnectivityPool::default(),
             metrics,
             reported_stuck: RefCell::default(),
@@ -67,9 +67,9 @@ impl Dialer {
     /// Route of the selection `standard`, for destinations without TLS if `plain`. Direct if there is no selection of
     /// that name and it is no standard one.
     pub fn route(&self, standard: &str, plain: bool) -> EgressRoute {
-        let ways = self.0.routes.load();
-        let way = if plain { ways.get_plaintext(standard) } else { ways.get(standard) };
-        way.cloned().unwrap_or_default()
+        let routes = self.0.routes.load();
+        let route = if plain { routes.get_plaintext(standard) } else { routes.get(standard) };
+        route.cloned().unwrap_or_default()
     }
 
     /// The addresses that `destination` has, if it is dialed directly; none if a proxy dials it.
@@ -139,17 +139,17 @@ impl Dialer {
     /// Reports the number of stuck tunnels to the metrics. Call every second.
     pub(in crate::egress) fn report_stuck_tunnels(&self) {
         let Some(metrics) = self.metrics() else { return };
-        let ways = self.0.routes.load();
-        let mut told = self.0.reported_stuck.borrow_mut();
-        let mut gone = std::mem::take(&mut *told);
-        for (name, way) in ways.entries() {
-            let EgressRoute::Proxied(selection) = way else { continue };
+        let routes = self.0.routes.load();
+        let mut reported = self.0.reported_stuck.borrow_mut();
+        let mut gone = std::mem::take(&mut *reported);
+        for (name, route) in routes.entries() {
+            let EgressRoute::Proxied(selection) = route else { continue };
             if selection.protocol != EgressProtocol::Konnectivity {
                 continue;
             }
             let now = selection.proxies.iter().map(|proxy| self.0.konnectivity.stuck_tunnels(proxy)).sum();
             metrics.egress().update_stuck(name, gone.remove(name).unwrap_or(0), now);
-            told.insert(name.to_owned(), now);
+            reported.insert(name.to_owned(), now);
         }
         // Selections that were removed count none.
         gone.iter().for_each(|(name, before)| metrics.egress().update_stuck(name, *before, 0));

@@ -14,11 +14,11 @@ pub(in crate::egress) enum MaybeTlsStream {
 }
 
 impl MaybeTlsStream {
-    /// Holds `place` until the connection is dropped.
-    pub(in crate::egress) fn attach_slot(&mut self, place: ConnectionSlot) {
+    /// Holds `slot` until the connection is dropped.
+    pub(in crate::egress) fn attach_slot(&mut self, slot: ConnectionSlot) {
         match self {
-            MaybeTlsStream::Tls(stream) => stream.get_mut().attach_slot(place),
-            MaybeTlsStream::Plaintext(stream) => stream.attach_slot(place),
+            MaybeTlsStream::Tls(stream) => stream.get_mut().attach_slot(slot),
+            MaybeTlsStream::Plaintext(stream) => stream.attach_slot(slot),
         }
     }
 

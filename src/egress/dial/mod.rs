@@ -32,9 +32,9 @@ pub(in crate::egress) struct DialedConnection {
 }
 
 impl DialedConnection {
-    /// Holds `place` until the connection is dropped.
-    pub(in crate::egress) fn attach_slot(&mut self, place: ConnectionSlot) {
-        self.stream.attach_slot(place);
+    /// Holds `slot` until the connection is dropped.
+    pub(in crate::egress) fn attach_slot(&mut self, slot: ConnectionSlot) {
+        self.stream.attach_slot(slot);
     }
 }
 

@@ -21,11 +21,11 @@ impl Dialer {
     /// A [`DialError`]; time-out included.
     pub async fn open(
         &self,
-        way: &EgressRoute,
+        route: &EgressRoute,
         destination: &Destination,
         patience: Duration,
     ) -> Result<OpenedStream, DialError> {
-        match way.selection_for(destination) {
+        match route.selection_for(destination) {
             None => {
                 let (socket, connect) = self.connect(destination, patience).await?;
                 Ok(OpenedStream {
@@ -44,12 +44,12 @@ impl Dialer {
     /// A [`DialError`]; time-out included.
     pub async fn open_address(
         &self,
-        way: &EgressRoute,
+        route: &EgressRoute,
         address: &Address,
         patience: Duration,
     ) -> Result<OpenedStream, DialError> {
         match address {
-            Address::Tcp(destination) => self.open(way, destination, patience).await,
+            Address::Tcp(destination) => self.open(route, destination, patience).await,
             Address::Unix(path) => open_unix(path, patience).await,
         }
     }

@@ -68,7 +68,8 @@ pub(in crate::egress) async fn open(
             }
         }
     }
-    Err(last.with_cause(format!("{destination} through egress selection {}: {}", selection.name, causes.join("; "))))
+    let selection = selection.description();
+    Err(last.with_cause(format!("{destination} through {selection}: {}", causes.join("; "))))
 }
 
 /// Records the result of a dial and logs changes of the proxy's health.
@@ -77,7 +78,7 @@ fn record_outcome(
     selection: &EgressSelection,
     number: usize,
     fault: Option<(ProxyFault, &str)>,
-    took: Duration,
+    duration: Duration,
 ) {
     let news = selection.health.record(number, fault);
     if let Some(metrics) = dialer.metrics() {
@@ -86,7 +87,7 @@ fn record_outcome(
         let result = fault.map_or(Ok(()), |(_, why)| Err(why));
         // A fault of a healthy proxy may be the destination's.
         if result.is_ok() || matches!(selection.health.state(number), ProxyState::Failing { .. }) {
-            calls.record_quietly(&selection.proxies[number].address, result, took);
+            calls.record_quietly(&selection.proxies[number].address, result, duration);
         }
     }
     let (selection, proxy) = (&selection.name, &selection.proxies[number].address);
@@ -145,15 +146,17 @@ async fn open_via(
     };
     let result = match timeout(share, attempt).await {
         Ok(result) => result,
-        Err(_) if reached.get() => Err(ProxyFault::TimedOut.with_cause(format!("no answer within {share:?}"))),
-        Err(_) => Err(ProxyFault::Unreachable.with_cause(format!("not connected within {share:?}"))),
+        Err(_) if reached.get() => {
+            Err(ProxyFault::TimedOut.with_cause(format!("no answer within {:.1} s", share.as_secs_f32())))
+        }
+        Err(_) => Err(ProxyFault::Unreachable.with_cause(format!("not connected within {:.1} s", share.as_secs_f32()))),
     };
     if let Some(counts) = counts {
         match &result {
             Ok(_) => counts.record_success(protocol, transport, began.elapsed()),
             Err(error) => {
-                let asked = matches!(error.phase, DialPhase::Proxy(fault) if fault.was_connect_sent());
-                counts.record_failure(protocol, transport, asked);
+                let was_connect_sent = matches!(error.phase, DialPhase::Proxy(fault) if fault.was_connect_sent());
+                counts.record_failure(protocol, transport, was_connect_sent);
             }
         }
     }

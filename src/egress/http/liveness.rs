@@ -51,12 +51,12 @@ impl LivenessTracker {
     /// Updates the state with the current activity count and returns the action to take.
     pub(in crate::egress) fn observe(
         &mut self,
-        heard: u64,
+        activity: u64,
         patience: LivenessTimeouts,
         now: Instant,
     ) -> LivenessAction {
-        if heard != self.activity {
-            *self = LivenessTracker { activity: heard, since: now, probed: None };
+        if activity != self.activity {
+            *self = LivenessTracker { activity, since: now, probed: None };
             return LivenessAction::Healthy;
         }
         let Some(asked) = self.probed else {

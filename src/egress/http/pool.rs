@@ -29,14 +29,14 @@ impl Pool {
         }
     }
 
-    /// Limits connections per endpoint to `most`, so that no backend uses up the file descriptors.
-    pub fn with_max_per_endpoint(self, most: usize) -> Pool {
-        Pool { max_per_endpoint: most.min(MAX_CONNECTIONS_PER_ENDPOINT), ..self }
+    /// Limits connections per endpoint to `limit`, so that no backend uses up the file descriptors.
+    pub fn with_max_per_endpoint(self, limit: usize) -> Pool {
+        Pool { max_per_endpoint: limit.min(MAX_CONNECTIONS_PER_ENDPOINT), ..self }
     }
 
-    /// Limits connections counted by the same [`ConnectionCounter`] to `most`, across all pools.
-    pub fn with_max_per_api_service(self, most: usize) -> Pool {
-        Pool { max_per_api_service: most, ..self }
+    /// Limits connections counted by the same [`ConnectionCounter`] to `limit`, across all pools.
+    pub fn with_max_per_api_service(self, limit: usize) -> Pool {
+        Pool { max_per_api_service: limit, ..self }
     }
 
     /// The endpoint for `key`; keep it to avoid repeated lookups.
@@ -44,8 +44,8 @@ impl Pool {
         self.endpoint_with_counter(key, &ConnectionCounter::default())
     }
 
-    /// As [`Pool::endpoint`], counting connections with `allowance`; the first caller's counts.
-    pub fn endpoint_with_counter(&self, key: &EndpointKey, allowance: &ConnectionCounter) -> Rc<Endpoint> {
+    /// As [`Pool::endpoint`], counting connections with `counter`; the first caller's counts.
+    pub fn endpoint_with_counter(&self, key: &EndpointKey, counter: &ConnectionCounter) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         if let Some(endpoint) = endpoints.get(key) {
             return endpoint.clone();
@@ -54,7 +54,7 @@ impl Pool {
             key.clone(),
             self.dialer.clone(),
             self.max_per_endpoint,
-            (allowance.clone(), self.max_per_api_service),
+            (counter.clone(), self.max_per_api_service),
         );
         endpoints.insert(key.clone(), endpoint.clone());
         endpoint

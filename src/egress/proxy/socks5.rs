@@ -130,20 +130,20 @@ fn connect_request(destination: &Destination) -> Result<Vec<u8>, DialError> {
 }
 
 async fn send(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<(), DialError> {
-    let said = async {
+    let sending = async {
         carrier.write_all(message).await?;
         carrier.flush().await
     };
-    said.await.map_err(|error: io::Error| ProxyFault::from_io_error(&error))
+    sending.await.map_err(|error: io::Error| ProxyFault::from_io_error(&error))
 }
 
 /// Reads `message`; `begun` if it continues one that was partly read.
 async fn recv(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun: bool) -> Result<(), DialError> {
-    let mut heard = 0;
-    while heard < message.len() {
-        match carrier.read(&mut message[heard..]).await {
+    let mut filled = 0;
+    while filled < message.len() {
+        match carrier.read(&mut message[filled..]).await {
             // OpenSSH does that where it cannot connect.
-            Ok(0) if heard == 0 && !begun => {
+            Ok(0) if filled == 0 && !begun => {
                 return Err(ProxyFault::InvalidResponse.with_cause("it closed the connection without an answer"));
             }
             Ok(0) => {
@@ -151,7 +151,7 @@ async fn recv(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun:
                     ProxyFault::InvalidResponse.with_cause("it closed the connection in the middle of its answer")
                 );
             }
-            Ok(more) => heard += more,
+            Ok(more) => filled += more,
             Err(error) => return Err(ProxyFault::from_io_error(&error)),
         }
     }

@@ -16,24 +16,24 @@ use crate::tls::{Bundle, KeyPair};
 /// Limit of a SOCKS5 user name or password, in bytes (RFC 1929).
 const MAX_SOCKS5_CREDENTIAL_BYTES: usize = 255;
 
-/// Routes for `settings`, by selection name. Problems name the field of the configuration file `place` that references
-/// a file.
+/// Routes for `settings`, by selection name. Problems name the field of the configuration file `location`
+/// that references a file.
 ///
 /// # Errors
 /// All problems of the referenced files.
 pub(in crate::egress) fn build_routes(
     settings: &[EgressSelectionSettings],
-    place: &str,
+    location: &str,
 ) -> Result<Vec<(String, EgressRoute)>, Problems> {
     let mut problems = Problems::default();
     let made = settings.iter().filter_map(|one| {
-        let way = match &one.route {
+        let route = match &one.route {
             EgressRouteSettings::Direct => Some(EgressRoute::Direct),
             EgressRouteSettings::Proxy(proxy) => {
-                build_selection(one, proxy, place, &mut problems).map(|it| EgressRoute::Proxied(Arc::new(it)))
+                build_selection(one, proxy, location, &mut problems).map(|it| EgressRoute::Proxied(Arc::new(it)))
             }
         };
-        way.map(|way| (one.name.clone(), way))
+        route.map(|route| (one.name.clone(), route))
     });
     let made = made.collect();
     problems.into_result(made)
@@ -87,25 +87,25 @@ pub(in crate::egress) fn referenced_files(settings: &[EgressSelectionSettings]) 
 
 fn build_selection(
     one: &EgressSelectionSettings,
-    written: &ProxySettings,
-    place: &str,
+    proxy_settings: &ProxySettings,
+    location: &str,
     problems: &mut Problems,
 ) -> Option<EgressSelection> {
     let at = |field: &str, problem: Problem| {
         let field = format!("egressSelections[{}].connection.transport.tcp.{field}", one.name);
-        Problem::at_field(place, field, problem)
+        Problem::at_field(location, field, problem)
     };
-    let kind = match written.kind {
+    let kind = match proxy_settings.kind {
         ProxyKind::Socks5 => EgressProtocol::Socks5,
         // A proxy on a Unix socket is a Konnectivity server.
-        ProxyKind::HttpConnect(_) if matches!(&written.addresses[..], [ProxyAddress::Unix(_), ..]) => {
+        ProxyKind::HttpConnect(_) if matches!(&proxy_settings.addresses[..], [ProxyAddress::Unix(_), ..]) => {
             EgressProtocol::HttpConnect(ConnectDialect::Konnectivity)
         }
         ProxyKind::HttpConnect(dialect) => EgressProtocol::HttpConnect(dialect),
         ProxyKind::Grpc => EgressProtocol::Konnectivity,
     };
-    let settings = client_settings(written, kind, at, problems);
-    let credentials = match &written.credentials_file {
+    let settings = client_settings(proxy_settings, kind, at, problems);
+    let credentials = match &proxy_settings.credentials_file {
         None => Some(None),
         Some(file) => {
             let credentials = load_credentials(file, kind).map_err(|problem| at("credentialsFile", problem));
@@ -113,11 +113,13 @@ fn build_selection(
         }
     };
     let (settings, credentials) = (settings?, credentials?);
-    let proxies = written.addresses.iter().filter_map(|address| {
-        problems.collect(build_proxy(address, written, &settings, credentials.as_ref()).map_err(|mut problem| {
-            problem.location = format!("egress selection {}, {}", one.name, problem.location);
-            problem
-        }))
+    let proxies = proxy_settings.addresses.iter().filter_map(|address| {
+        problems.collect(build_proxy(address, proxy_settings, &settings, credentials.as_ref()).map_err(
+            |mut problem| {
+                problem.location = format!("egress selection {}, {}", one.name, problem.location);
+                problem
+            },
+        ))
     });
     let proxies: Vec<EgressProxy> = proxies.collect();
     let mut selection = EgressSelection::new(&*one.name, kind, proxies, one.dial_timeout);
@@ -126,18 +128,18 @@ fn build_selection(
 }
 
 fn client_settings(
-    written: &ProxySettings,
+    settings: &ProxySettings,
     kind: EgressProtocol,
     at: impl Fn(&str, Problem) -> Problem,
     problems: &mut Problems,
 ) -> Option<ClientSettings> {
-    let authorities = match &written.tls.authorities {
+    let authorities = match &settings.tls.authorities {
         None => Some(None),
         Some(file) => {
             problems.collect(load_ca_bundle(file).map_err(|problem| at("tlsConfig.caBundle", problem))).map(Some)
         }
     };
-    let identity = match &written.tls.identity {
+    let identity = match &settings.tls.identity {
         None => Some(None),
         Some(files) => {
             let pair = KeyPair::load(files).map_err(|problem| at("tlsConfig.clientCert", problem));
@@ -150,7 +152,7 @@ fn client_settings(
 
 fn build_proxy(
     address: &ProxyAddress,
-    written: &ProxySettings,
+    proxy_settings: &ProxySettings,
     settings: &ClientSettings,
     credentials: Option<&ProxyCredentials>,
 ) -> Result<EgressProxy, Problem> {
@@ -166,7 +168,7 @@ fn build_proxy(
         }
         ProxyAddress::Url(url) => url,
     };
-    proxy_from_url(url, written.tls.server_name.as_deref(), settings, credentials)
+    proxy_from_url(url, proxy_settings.tls.server_name.as_deref(), settings, credentials)
 }
 
 fn proxy_from_url(

@@ -115,6 +115,11 @@ pub struct EgressRoutes {
 }
 
 impl EgressRoute {
+    /// Whether `destination` is dialed through a proxy, which looks its name up.
+    pub fn is_proxied(&self, destination: &Destination) -> bool {
+        self.selection_for(destination).is_some()
+    }
+
     /// The selection that `destination` is dialed through, if any.
     pub(in crate::egress) fn selection_for(&self, destination: &Destination) -> Option<&Arc<EgressSelection>> {
         match self {
@@ -172,20 +177,20 @@ impl EgressRoutes {
     /// Warnings about those of `expected` that are not configured while others use proxies. A misspelled selection
     /// would silently bypass its proxy.
     pub fn missing_selection_warnings(&self, expected: &[&str]) -> Vec<String> {
-        if !self.selections.values().any(|way| *way != EgressRoute::Direct) {
+        if !self.selections.values().any(|route| *route != EgressRoute::Direct) {
             return Vec::new();
         }
         let there: Vec<&str> = self.selections.keys().map(String::as_str).collect();
         let there = there.join(", ");
         let absent = expected.iter().filter(|name| !self.selections.contains_key(**name));
-        let line = |name: &&str| {
+        let warning = |name: &&str| {
             let goes = if self.default_route == EgressRoute::Direct { "directly" } else { "as the environment says" };
             format!(
                 "egress selection {name} is not configured, so its traffic goes {goes}; check that none of {there} is \
                  misspelled; if this is intended, add a selection {name} with proxyProtocol: Direct"
             )
         };
-        absent.map(line).collect()
+        absent.map(warning).collect()
     }
 
     /// Client certificates for the proxies, one per proxy that has one.
@@ -210,8 +215,8 @@ impl EgressRoutes {
                 *now = before.clone();
             }
         };
-        for (name, way) in &mut self.selections {
-            keep(way, before.selections.get(name));
+        for (name, route) in &mut self.selections {
+            keep(route, before.selections.get(name));
         }
         keep(&mut self.default_route, Some(&before.default_route));
         keep(&mut self.default_plaintext_route, Some(&before.default_plaintext_route));
@@ -235,6 +240,14 @@ impl EgressSelection {
             no_proxy: NoProxy::default(),
             bypass_loopback: false,
             dial_timeout,
+        }
+    }
+
+    /// What an error calls it.
+    pub(in crate::egress) fn description(&self) -> String {
+        match self.bypass_loopback {
+            true => "the proxy of HTTPS_PROXY or HTTP_PROXY".to_owned(),
+            false => format!("egress selection {}", self.name),
         }
     }
 

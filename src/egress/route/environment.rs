@@ -49,6 +49,16 @@ impl ProxyEnvironment {
         (proxy.as_ref(), &self.no_proxy)
     }
 
+    /// Logs that connections use these proxies. Call once, at the start.
+    pub fn log_use(&self) {
+        let shown = |proxy: &Option<ProxyUrl>| proxy.as_ref().map_or("none".to_owned(), ProxyUrl::to_string);
+        tracing::info!(
+            https = shown(&self.https),
+            http = shown(&self.http),
+            "connections use the proxies of HTTPS_PROXY and HTTP_PROXY, except those that NO_PROXY names"
+        );
+    }
+
     /// Whether no proxy is configured.
     pub fn is_empty(&self) -> bool {
         self.https.is_none() && self.http.is_none()

@@ -82,10 +82,10 @@ impl ProxyHealth {
     /// proxy has succeeded once; otherwise one dead destination of many would be logged each time. Timeouts count when
     /// consecutive.
     pub(in crate::egress) fn record(&self, number: usize, fault: Option<(ProxyFault, &str)>) -> ProxyHealthChange {
-        let Some(known) = self.records.get(number) else { return ProxyHealthChange::Unchanged };
-        let mut known = known.lock();
+        let Some(entry) = self.records.get(number) else { return ProxyHealthChange::Unchanged };
+        let mut record = entry.lock();
         let mut since = SystemTime::now();
-        known.timeouts = match (fault, known.timeouts) {
+        record.timeouts = match (fault, record.timeouts) {
             (Some((ProxyFault::TimedOut, _)), None) => Some((1, since)),
             (Some((ProxyFault::TimedOut, _)), Some((times, first))) => {
                 since = first;
@@ -93,8 +93,8 @@ impl ProxyHealth {
             }
             _ => None,
         };
-        let silent = known.timeouts.is_some_and(|(times, _)| times >= TIMEOUTS_TO_FAIL);
-        match (fault, &mut known.state) {
+        let silent = record.timeouts.is_some_and(|(times, _)| times >= TIMEOUTS_TO_FAIL);
+        match (fault, &mut record.state) {
             (None, ProxyState::Healthy) => ProxyHealthChange::Unchanged,
             (Some((fault, _)), ProxyState::Healthy) if !fault.is_destination_independent() && !silent => {
                 ProxyHealthChange::Unchanged
@@ -127,7 +127,7 @@ impl ProxyHealth {
     }
 
     pub(in crate::egress) fn state(&self, number: usize) -> ProxyState {
-        self.records.get(number).map(|known| known.lock().state.clone()).unwrap_or_default()
+        self.records.get(number).map(|record| record.lock().state.clone()).unwrap_or_default()
     }
 }
 

@@ -38,8 +38,8 @@ impl EgressConfigFile {
         let settings = load()?;
         let named = referenced_files(&settings);
         follower.add(named.clone());
-        let ways = build_egress_routes(&settings, &path.display().to_string(), environment.as_ref())?;
-        for warning in ways.missing_selection_warnings(expected) {
+        let routes = build_egress_routes(&settings, &path.display().to_string(), environment.as_ref())?;
+        for warning in routes.missing_selection_warnings(expected) {
             tracing::warn!(file = %path.display(), "{warning}");
         }
         Ok((
@@ -51,7 +51,7 @@ impl EgressConfigFile {
                 follower,
                 referenced_files: named,
             },
-            ways,
+            routes,
         ))
     }
 
@@ -85,9 +85,9 @@ impl EgressConfigFile {
             };
             tracing::warn!(file, selection, "egress selection removed; its traffic now goes {goes}");
         }
-        let known = before.missing_selection_warnings(self.expected_selections);
+        let earlier = before.missing_selection_warnings(self.expected_selections);
         for warning in
-            now.missing_selection_warnings(self.expected_selections).iter().filter(|warning| !known.contains(warning))
+            now.missing_selection_warnings(self.expected_selections).iter().filter(|warning| !earlier.contains(warning))
         {
             tracing::warn!(file, "{warning}");
         }
@@ -115,11 +115,11 @@ impl EgressRoutes {
 
 fn build_egress_routes(
     settings: &[EgressSelectionSettings],
-    place: &str,
+    location: &str,
     environment: Option<&ProxyEnvironment>,
 ) -> Result<EgressRoutes, Problems> {
     let otherwise = |secure| {
         environment.map(|it| EgressRoute::from_environment(it, secure)).transpose().map(Option::unwrap_or_default)
     };
-    Ok(EgressRoutes::new(build_routes(settings, place)?, otherwise(true)?).with_plaintext_default(otherwise(false)?))
+    Ok(EgressRoutes::new(build_routes(settings, location)?, otherwise(true)?).with_plaintext_default(otherwise(false)?))
 }

@@ -1,6 +1,7 @@
 //! Keeps a stream to each server.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -18,8 +20,8 @@ use super::connection::{AgentMetadata, SERVER_END_TIMEOUT, ServerStream};
 use super::files::{client_config, read_token};
 use super::settings::{AgentSettings, ServerCountSource};
 use super::state::{AgentState, StreamNumber};
-use crate::egress::DestinationPattern;
 use crate::egress::proxy::konnectivity::Packet;
+use crate::egress::{Destination, DestinationPattern, Dialer, EgressRoute, Host, Resolver};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;
 use crate::observe::metrics::KonnectivityAgentMetrics;
@@ -43,12 +45,15 @@ type StreamTasks = JoinSet<(StreamNumber, Result<(), String>)>;
 /// A Konnectivity agent.
 pub struct KonnectivityAgent {
     settings: Rc<AgentSettings>,
+    /// The way to servers.
+    route: EgressRoute,
+    dialer: Dialer,
     state: Arc<AgentState>,
     allow: Arc<[DestinationPattern]>,
     /// The server last found at an address.
-    found: HashMap<SocketAddr, String>,
+    found: HashMap<ServerTarget, String>,
     /// Addresses with an attempt to connect.
-    connecting: HashSet<SocketAddr>,
+    connecting: HashSet<ServerTarget>,
     server_count: usize,
     leases: Option<Rc<LeaseCounter>>,
     attempts: usize,
@@ -63,6 +68,8 @@ impl KonnectivityAgent {
             allow: settings.allow.clone().into(),
             delay: settings.sync_interval,
             settings: Rc::new(settings),
+            route: EgressRoute::Direct,
+            dialer: Resolver::System.into(),
             state,
             found: HashMap::new(),
             connecting: HashSet::new(),
@@ -71,6 +78,13 @@ impl KonnectivityAgent {
             attempts: 0,
             reported_failure: None,
         }
+    }
+
+    /// Connects to servers over `route`.
+    #[must_use]
+    pub fn with_route(mut self, route: EgressRoute) -> KonnectivityAgent {
+        self.route = route;
+        self
     }
 
     /// Counts servers by their Leases.
@@ -94,7 +108,7 @@ impl KonnectivityAgent {
         let mut streams = StreamTasks::new();
         let mut lookups = JoinSet::<Result<Candidates, ServerConnectError>>::new();
         // Concurrent: a server that does not answer holds up no other.
-        let mut attempts = JoinSet::<(SocketAddr, Result<ServerStream, ServerConnectError>)>::new();
+        let mut attempts = JoinSet::<(ServerTarget, Result<ServerStream, ServerConnectError>)>::new();
         let mut next = Instant::now();
         let state = self.state.clone();
         loop {
@@ -112,7 +126,7 @@ impl KonnectivityAgent {
                     if let Ok((address, connected)) = attempt {
                         self.connecting.remove(&address);
                         match connected {
-                            Ok(stream) => self.add(address, stream, &mut streams),
+                            Ok(stream) => self.add(&address, stream, &mut streams),
                             Err(failure) => self.report(failure),
                         }
                     }
@@ -125,9 +139,8 @@ impl KonnectivityAgent {
                 Some(found) = lookups.join_next() => {
                     match found {
                         Ok(Ok(candidates)) => if let Some((address, host)) = self.choose_server(&candidates) {
-                            self.connecting.insert(address);
-                            let (settings, state) = (self.settings.clone(), self.state.clone());
-                            attempts.spawn_local(async move { (address, connect(&settings, &state, address, &host).await) });
+                            self.connecting.insert(address.clone());
+                            attempts.spawn_local(self.connect(address, host));
                         },
                         Ok(Err(failure)) => self.report(failure),
                         Err(_) => {}
@@ -135,7 +148,7 @@ impl KonnectivityAgent {
                     next = Instant::now() + self.jittered_delay();
                 }
                 () = sleep_until(next), if lookups.is_empty() => {
-                    lookups.spawn_local(look_up_servers(self.settings.clone()));
+                    lookups.spawn_local(look_up_servers(self.settings.clone(), self.route.clone()));
                 }
             }
         }
@@ -185,8 +198,22 @@ impl KonnectivityAgent {
         self.delay.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 
+    /// Connects to a server; the result has the target.
+    fn connect(
+        &self,
+        target: ServerTarget,
+        host: String,
+    ) -> impl Future<Output = (ServerTarget, Result<ServerStream, ServerConnectError>)> + use<> {
+        let (settings, state) = (self.settings.clone(), self.state.clone());
+        let (route, dialer) = (self.route.clone(), self.dialer.clone());
+        async move {
+            let result = connect(&settings, &state, &target, &host, (&route, &dialer)).await;
+            (target, result)
+        }
+    }
+
     /// Address and host of the next server to connect to; `None` if none is missing, or each missing one has an attempt.
-    fn choose_server(&mut self, candidates: &Candidates) -> Option<(SocketAddr, String)> {
+    fn choose_server(&mut self, candidates: &Candidates) -> Option<(ServerTarget, String)> {
         let missing: Vec<_> = candidates
             .iter()
             .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.state.is_connected_to(server)))
@@ -195,7 +222,7 @@ impl KonnectivityAgent {
         let known_servers = self.known_servers();
         self.state.metrics.known_servers.store(known_servers as u64, Relaxed);
         let wants_more = self.state.count_servers() < known_servers || self.settings.sync_forever;
-        let mut wanted: Vec<_> = match missing.is_empty() {
+        let mut eligible: Vec<_> = match missing.is_empty() {
             false => missing,
             true if wants_more => candidates.iter().collect(),
             true => {
@@ -203,15 +230,15 @@ impl KonnectivityAgent {
                 return None;
             }
         };
-        wanted.retain(|(address, _)| !self.connecting.contains(address));
-        let chosen = *wanted.get(self.attempts % wanted.len().max(1))?;
+        eligible.retain(|(address, _)| !self.connecting.contains(address));
+        let chosen = (*eligible.get(self.attempts % eligible.len().max(1))?).clone();
         self.attempts += 1;
-        Some(chosen.clone())
+        Some(chosen)
     }
 
     /// Serves a new stream, unless there is one to the same server.
-    fn add(&mut self, address: SocketAddr, stream: ServerStream, streams: &mut StreamTasks) {
-        self.found.insert(address, stream.server_id.clone());
+    fn add(&mut self, address: &ServerTarget, stream: ServerStream, streams: &mut StreamTasks) {
+        self.found.insert(address.clone(), stream.server_id.clone());
         self.server_count = self.server_count.max(stream.server_count as usize);
         let servers = self.known_servers();
         self.state.metrics.known_servers.store(servers as u64, Relaxed);
@@ -232,7 +259,7 @@ impl KonnectivityAgent {
             return;
         }
         self.delay = self.settings.sync_interval;
-        let number = self.state.add_server(&stream.server_id, address, stream.multiplexer());
+        let number = self.state.add_server(&stream.server_id, address.to_string(), stream.multiplexer());
         tracing::info!(server = stream.server_id, %address, servers, "connected to a server");
         let (allow, state) = (self.allow.clone(), self.state.clone());
         streams.spawn_local(async move { (number, stream.serve(allow, state).await) });
@@ -250,15 +277,43 @@ impl KonnectivityAgent {
     }
 }
 
-/// The addresses of all servers, each with the host that it was found by.
-type Candidates = Vec<(SocketAddr, String)>;
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ServerTarget {
+    /// An address of its name.
+    Direct(SocketAddr),
+    /// Its name, which the proxy looks up, as in grpc-go.
+    Proxied(Destination),
+}
 
-async fn look_up_servers(settings: Rc<AgentSettings>) -> Result<Candidates, ServerConnectError> {
+impl fmt::Display for ServerTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerTarget::Direct(address) => address.fmt(f),
+            ServerTarget::Proxied(destination) => write!(f, "{destination} through the proxy"),
+        }
+    }
+}
+
+/// The addresses of all servers, each with the host that it was found by.
+type Candidates = Vec<(ServerTarget, String)>;
+
+async fn look_up_servers(settings: Rc<AgentSettings>, route: EgressRoute) -> Result<Candidates, ServerConnectError> {
     let (mut candidates, mut failure) = (Vec::new(), None);
     for server in &settings.servers {
+        let destination = Destination {
+            host: server.host.parse().map_or_else(|_| Host::Name(server.host.clone()), Host::Ip),
+            port: server.port,
+        };
+        if route.is_proxied(&destination) {
+            candidates.push((ServerTarget::Proxied(destination), server.host.clone()));
+            continue;
+        }
         let lookup = timeout(RESOLVE_TIMEOUT, lookup_host((server.host.as_str(), server.port)));
         match lookup.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
+            Ok(addresses) => {
+                candidates.extend(addresses.map(|address| (ServerTarget::Direct(address), server.host.clone())))
+            }
             Err(error) => failure = Some(ServerConnectError::unresolved(&server.host, &error)),
         }
     }
@@ -271,8 +326,9 @@ async fn look_up_servers(settings: Rc<AgentSettings>) -> Result<Candidates, Serv
 async fn connect(
     settings: &AgentSettings,
     state: &AgentState,
-    address: SocketAddr,
+    target: &ServerTarget,
     host: &str,
+    (route, dialer): (&EgressRoute, &Dialer),
 ) -> Result<ServerStream, ServerConnectError> {
     // Read for each connection, so that all of them may be replaced at any time.
     let config = client_config(settings).map_err(|problem| ServerConnectError(problem.to_string()))?;
@@ -280,32 +336,60 @@ async fn connect(
         Some(path) => Some(read_token(path)?),
         None => None,
     };
-    let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
-    let connected = timeout(CONNECT_TIMEOUT, async {
-        let socket = TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
-        configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
-        ClientTlsStream::connect(config, name, socket).await.map_err(|error| ServerConnectError::tls(&error))
-    });
-    let stream = match connected.await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(why)) => return Err(ServerConnectError(format!("{address}: {why}"))),
-        Err(_) => {
-            return Err(ServerConnectError(format!(
-                "{address}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
-            )));
-        }
-    };
+    let stream = open_tls(config, host, target, route, dialer).await?;
     let metadata =
         AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
-    let authority =
-        if host.contains(':') { format!("[{host}]:{}", address.port()) } else { format!("{host}:{}", address.port()) };
+    let port = match target {
+        ServerTarget::Direct(address) => address.port(),
+        ServerTarget::Proxied(destination) => destination.port,
+    };
+    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let opened =
         ServerStream::open(AlertStream::new(stream), &authority, &metadata, settings.keepalive, &state.metrics.streams)
             .await;
     opened.map_err(|failure| {
         ServerConnectError(format!(
-            "{address}: {}",
+            "{target}: {}",
             failure.with_files(settings.pair.as_ref(), settings.token_file.as_deref())
         ))
     })
+}
+
+/// A connection to a server, direct or through a proxy.
+trait ServerSocket: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> ServerSocket for S {}
+
+/// Opens a TLS connection to a server.
+async fn open_tls(
+    config: Arc<rustls::ClientConfig>,
+    host: &str,
+    target: &ServerTarget,
+    route: &EgressRoute,
+    dialer: &Dialer,
+) -> Result<ClientTlsStream<Box<dyn ServerSocket>>, ServerConnectError> {
+    let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
+    let connected = timeout(CONNECT_TIMEOUT, async {
+        let stream: Box<dyn ServerSocket> = match target {
+            ServerTarget::Direct(address) => {
+                let socket =
+                    TcpStream::connect(address).await.map_err(|error| ServerConnectError::unreachable(&error))?;
+                configure_socket(&socket).map_err(|error| ServerConnectError::unreachable(&error))?;
+                Box::new(socket)
+            }
+            ServerTarget::Proxied(destination) => {
+                let opened = dialer.open(route, destination, CONNECT_TIMEOUT).await;
+                let opened = opened
+                    .map_err(|error| ServerConnectError(format!("{}; check HTTPS_PROXY and NO_PROXY", error.cause)))?;
+                Box::new(opened.stream)
+            }
+        };
+        ClientTlsStream::connect(config, name, stream).await.map_err(|error| ServerConnectError::tls(&error))
+    });
+    match connected.await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(why)) => Err(ServerConnectError(format!("{target}: {why}"))),
+        Err(_) => Err(ServerConnectError(format!(
+            "{target}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
+        ))),
+    }
 }

@@ -1,7 +1,6 @@
 //! State of the agent that the admin port reports.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
@@ -41,7 +40,7 @@ pub(super) type StreamNumber = u64;
 
 struct ServerConnection {
     server_id: String,
-    address: SocketAddr,
+    address: String,
     since: SystemTime,
     multiplexer: Arc<TunnelMultiplexer>,
     is_draining: bool,
@@ -68,7 +67,7 @@ impl AgentState {
     pub(super) fn add_server(
         &self,
         server_id: &str,
-        address: SocketAddr,
+        address: String,
         multiplexer: Arc<TunnelMultiplexer>,
     ) -> StreamNumber {
         let mut streams = self.streams.lock();
@@ -128,7 +127,7 @@ impl AgentState {
             let (bytes_to_server, bytes_from_server) = stream.multiplexer.transferred_bytes();
             ConnectedServerReport {
                 server_id: stream.server_id.clone(),
-                address: stream.address.to_string(),
+                address: stream.address.clone(),
                 since: timestamp(stream.since),
                 draining: stream.is_draining,
                 flow_control: stream.multiplexer.has_windows(),

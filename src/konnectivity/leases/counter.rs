@@ -79,12 +79,12 @@ impl ReflectorHandler for LeaseCounter {
         }
     }
 
-    fn on_healthy(&self, took: Duration) {
+    fn on_healthy(&self, duration: Duration) {
         if self.is_listed.replace(false) {
-            self.metrics.lease_lists.record(200, took);
+            self.metrics.lease_lists.record(200, duration);
             self.is_watching.set(true);
         } else {
-            self.metrics.lease_watches.record(200, took);
+            self.metrics.lease_watches.record(200, duration);
         }
         self.reported.borrow_mut().take();
     }

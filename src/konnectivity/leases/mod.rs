@@ -84,7 +84,7 @@ struct RenewedLease {
     /// As written by its holder.
     renewed: Option<String>,
     /// When this process first saw that.
-    seen: Instant,
+    observed_at: Instant,
     duration: Duration,
     resource_version: String,
     is_listed: bool,
@@ -97,8 +97,8 @@ impl ObservedLeases {
         let renewed = renew_time.or(acquire_time);
         let duration = Duration::from_secs(lease_duration_seconds.unwrap_or_default());
         let before = self.by_name.get(&name).filter(|before| before.renewed == renewed);
-        let seen = before.map_or_else(Instant::now, |before| before.seen);
-        self.by_name.insert(name, RenewedLease { renewed, seen, duration, resource_version, is_listed: true });
+        let observed_at = before.map_or_else(Instant::now, |before| before.observed_at);
+        self.by_name.insert(name, RenewedLease { renewed, observed_at, duration, resource_version, is_listed: true });
     }
 
     fn remove(&mut self, name: &str) {
@@ -128,7 +128,7 @@ impl ObservedLeases {
 
 impl RenewedLease {
     fn is_valid(&self) -> bool {
-        self.renewed.is_some() && self.seen.elapsed() < self.duration
+        self.renewed.is_some() && self.observed_at.elapsed() < self.duration
     }
 }
 

@@ -164,10 +164,10 @@ impl TunnelMultiplexer {
             else {
                 return;
             };
-            let room = timeout_at(deadline, poll_fn(|cx| self.poll_incoming_room(connection, cx))).await;
+            let result = timeout_at(deadline, poll_fn(|cx| self.poll_incoming_room(connection, cx))).await;
             let mut state = self.state.lock();
             let Some(tunnel) = state.tunnels.get_mut(&connection) else { return };
-            if room.is_ok() {
+            if result.is_ok() {
                 tunnel.wait.end();
                 return;
             }
@@ -416,7 +416,7 @@ mod tests {
     async fn multiplexer_queues_less_for_a_peer_that_accepts_less_and_with_many_tunnels() {
         let fill = |tunnel: &MultiplexedTunnel| {
             let mut queued = 0;
-            while tunnel.room().now_or_never().is_some() {
+            while tunnel.wait_for_capacity().now_or_never().is_some() {
                 tunnel.send(vec![7; MAX_PACKET_DATA].into());
                 queued += MAX_PACKET_DATA;
             }
@@ -454,7 +454,7 @@ mod tests {
         let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
         let tunnel = multiplexer.open(1, "a:1").unwrap();
         tunnel.send(vec![7; MAX_OUTGOING_BYTES].into());
-        let mut room = std::pin::pin!(tunnel.room());
+        let mut room = std::pin::pin!(tunnel.wait_for_capacity());
         let mut sent = 0;
         while futures_util::poll!(&mut room).is_pending() {
             assert_eq!(multiplexer.count_full(), [0, 1]);

@@ -82,7 +82,7 @@ impl MultiplexedTunnel {
     }
 
     /// Waits until [`MultiplexedTunnel::send`] may be called.
-    pub(in crate::konnectivity) async fn room(&self) -> Result<(), TunnelClosed> {
+    pub(in crate::konnectivity) async fn wait_for_capacity(&self) -> Result<(), TunnelClosed> {
         poll_fn(|cx| {
             let mut state = self.multiplexer.state.lock();
             match state.tunnels.get_mut(&self.connection) {

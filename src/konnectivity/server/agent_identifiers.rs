@@ -93,7 +93,7 @@ impl AgentIdentifiers {
     pub(super) fn has_host(&self, host: &str) -> bool {
         match host.parse::<IpAddr>() {
             Ok(address) => self.addresses.contains(&address.to_canonical()),
-            Err(_) => self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)),
+            Err(_) => self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)),
         }
     }
 

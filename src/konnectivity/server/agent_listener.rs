@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::agent_identifiers::AgentIdentifiers;
-use super::authority_rewriter::AuthorityRewriter;
+use super::authority_review::with_valid_authorities;
 use super::backend::{AgentDescription, Backend};
 use super::grpc_response::{self, GrpcStatus};
 use super::service::KonnectivityServer;
@@ -52,7 +52,7 @@ where
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_METADATA_BYTES)
         .max_concurrent_streams(MAX_STREAMS);
-    let stream = AuthorityRewriter::new(stream);
+    let stream = with_valid_authorities(stream);
     let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if is_violation(&error) => {
@@ -151,11 +151,11 @@ async fn serve_call(
     tracing::info!(agent = backend.agent_id, %remote, "agent connected");
     let counter = StreamCounter::of_server(&server.metrics.streams, StreamSegment::FromAgent);
     let mut reader = PacketReader::counted(request.into_body(), counter);
-    let written = tokio::select! {
+    let result = tokio::select! {
         received = backend.receive(&mut reader) => Err(received),
-        written = backend.multiplexer.write(&mut send) => Ok(written),
+        result = backend.multiplexer.write(&mut send) => Ok(result),
     };
-    let ended = match written {
+    let ended = match result {
         Err(received) => received,
         Ok(Ok(())) if backend.multiplexer.is_finishing() => {
             grpc_response::finish(&mut send);

@@ -138,7 +138,9 @@ where
 {
     let _timer = server.time_connection();
     let mut socket = SharedSocket::new(socket);
-    match relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |took| server.metrics.record_frontend_write(took)).await {
+    match relay(&socket, &tunnel, AfterEnd::Linger(LINGER), |duration| server.metrics.record_frontend_write(duration))
+        .await
+    {
         RelayEnd::Finished => {
             let _ = timeout(LINGER, socket.shutdown()).await;
             ConnectEnd::Closed
@@ -233,6 +235,9 @@ fn parse_request(bytes: &[u8]) -> Option<(ConnectRequest, usize)> {
         let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
         found.map(|header| String::from_utf8_lossy(header.value).trim().to_owned())
     };
+    if !has_one_length(request.headers) {
+        return Some((ConnectRequest::Invalid, length));
+    }
     if request.method != Some("CONNECT") {
         let has_body = header("transfer-encoding").is_some() || header("content-length").is_some_and(|it| it != "0");
         let connection: HeaderMap = (request.headers.iter())
@@ -250,9 +255,43 @@ fn parse_request(bytes: &[u8]) -> Option<(ConnectRequest, usize)> {
     Some((ConnectRequest::Connect(address), length))
 }
 
+/// Whether the head has at most one length of a body and one host: a `Content-Length` may be repeated with the same number,
+/// and excludes `Transfer-Encoding` (RFC 9112, 6.3).
+fn has_one_length(headers: &[httparse::Header<'_>]) -> bool {
+    let values = |name: &'static str| {
+        headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|it| it.value.trim_ascii())
+    };
+    let mut lengths = values("content-length");
+    let first = lengths.next();
+    let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    first.is_none_or(|first| {
+        is_number(first) && lengths.all(|it| it == first) && values("transfer-encoding").next().is_none()
+    }) && values("host").count() <= 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connect_request_with_two_lengths_is_invalid() {
+        let parse = |lines: &str| parse_request(format!("GET / HTTP/1.1\r\n{lines}\r\n").as_bytes()).unwrap().0;
+        for lines in [
+            "Content-Length: 0\r\nContent-Length: 30\r\n",
+            "Content-Length: 30\r\ncontent-length: 0\r\n",
+            "Content-Length: 3\r\nContent-Length: 03\r\n",
+            "Content-Length: 0, 30\r\n",
+            "Content-Length: 0, 0\r\n",
+            "Content-Length: +3\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+            "Host: a\r\nHost: b\r\n",
+        ] {
+            assert_eq!(parse(lines), ConnectRequest::Invalid, "{lines}");
+        }
+        assert_eq!(parse("Content-Length: 3\r\nContent-Length: 3\r\n"), ConnectRequest::OtherMethod { is_last: true });
+        assert_eq!(parse("Content-Length: 0\r\n"), ConnectRequest::OtherMethod { is_last: false });
+    }
 
     #[test]
     fn connect_request_heads() {

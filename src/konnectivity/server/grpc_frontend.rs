@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::agent_listener::{HANDSHAKE_TIMEOUT, end_calls, is_violation};
-use super::authority_rewriter::AuthorityRewriter;
+use super::authority_review::{ValidAuthorityStream, with_valid_authorities};
 use super::grpc_response::{self, GrpcStatus, control_frame};
 use super::service::{FrontendKind, KonnectivityServer};
 use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, TUNNEL_FLOW_CONTROL, encode_data_head};
@@ -56,7 +56,7 @@ where
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_METADATA_BYTES)
         .max_concurrent_streams(MAX_STREAMS);
-    let stream = AuthorityRewriter::new(stream);
+    let stream = with_valid_authorities(stream);
     let handshake = Box::pin(builder.handshake::<_, PacketFrame>(stream));
     let connection = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(connection)) => connection,
@@ -77,8 +77,10 @@ where
     Box::pin(serve_calls(&server, connection)).await;
 }
 
-async fn serve_calls<S>(server: &Arc<KonnectivityServer>, mut connection: Connection<AuthorityRewriter<S>, PacketFrame>)
-where
+async fn serve_calls<S>(
+    server: &Arc<KonnectivityServer>,
+    mut connection: Connection<ValidAuthorityStream<S>, PacketFrame>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.frontend_keepalive));
@@ -342,8 +344,8 @@ async fn relay_to_agent(
         };
         let packet = tokio::select! {
             biased;
-            room = tunnel.room(), if !waiting.is_empty() => {
-                match (room, waiting.pop_front()) {
+            capacity = tunnel.wait_for_capacity(), if !waiting.is_empty() => {
+                match (capacity, waiting.pop_front()) {
                     (Ok(()), Some((data, held))) => {
                         tunnel.send(data);
                         reader.release(held);

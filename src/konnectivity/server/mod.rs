@@ -3,7 +3,7 @@
 mod agent_identifiers;
 mod agent_listener;
 mod agent_token;
-mod authority_rewriter;
+mod authority_review;
 mod backend;
 mod backend_set;
 mod connect_frontend;

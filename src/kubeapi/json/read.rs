@@ -2,7 +2,10 @@
 //! words (`sigs.k8s.io/json`, `UnmarshalStrict` into an untyped value).
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
@@ -37,6 +40,8 @@ impl std::error::Error for JsonError {}
 pub struct JsonFindings {
     /// Paths of duplicate keys, such as `spec.ports[0].name`, in the order of the document; each once, at most 100.
     pub duplicates: Vec<String>,
+    /// The first number beyond `f64`, as it is in the document. In the value, [`f64::MAX`] stands for such numbers.
+    pub too_large: Option<String>,
 }
 
 impl JsonFindings {
@@ -52,31 +57,76 @@ impl JsonFindings {
 /// # Errors
 /// Go's text for the first error of syntax, for a number beyond `f64`, and for more than [`MAX_JSON_DEPTH`] levels.
 pub fn read_json(bytes: &[u8]) -> Result<(Value, JsonFindings), JsonError> {
-    let mut reader = JsonReader { bytes, at: 0, findings: JsonFindings::default(), too_large: None };
-    let value = reader.value(&JsonPlace::ROOT, 0)?;
+    let (value, findings, offset) = read_document(bytes)?;
+    match &findings.too_large {
+        Some(number) => Err(JsonError { message: number_too_large(number).into(), offset }),
+        None => Ok((value, findings)),
+    }
+}
+
+/// As [`read_json`], but a number beyond `f64` is no error: whether it is one depends on the field that it is for.
+///
+/// # Errors
+/// As [`read_json`].
+pub fn read_untyped_json(bytes: &[u8]) -> Result<(Value, JsonFindings), JsonError> {
+    read_document(bytes).map(|(value, findings, _)| (value, findings))
+}
+
+/// Go's text for a number that no float can hold.
+pub fn number_too_large(number: &str) -> String {
+    format!("json: cannot unmarshal number {number} into Go value of type float64")
+}
+
+/// The value, the findings, and the offset after the first number beyond `f64`.
+fn read_document(bytes: &[u8]) -> Result<(Value, JsonFindings, usize), JsonError> {
+    let mut reader = JsonReader {
+        bytes,
+        at: 0,
+        findings: JsonFindings::default(),
+        findings_size: 0,
+        reported: HashSet::new(),
+        too_large_end: 0,
+    };
+    let value = reader.value(&JsonPlace::root(), 0)?;
     reader.skip_space();
     if reader.at < bytes.len() {
         return Err(reader.unexpected("after top-level value"));
     }
-    match reader.too_large {
-        Some(error) => Err(error),
-        None => Ok((value, reader.findings)),
-    }
+    Ok((value, reader.findings, reader.too_large_end))
 }
 
 /// Place in a document, as a list from the inside to the outside.
 struct JsonPlace<'p> {
     parent: Option<&'p JsonPlace<'p>>,
     segment: JsonSegment<'p>,
+    /// Of the path, once it was computed.
+    hash: Cell<Option<u64>>,
 }
 
+#[derive(Hash)]
 enum JsonSegment<'p> {
     Key(&'p str),
     Index(usize),
 }
 
-impl JsonPlace<'_> {
-    const ROOT: JsonPlace<'static> = JsonPlace { parent: None, segment: JsonSegment::Index(0) };
+impl<'p> JsonPlace<'p> {
+    fn root() -> JsonPlace<'static> {
+        JsonPlace { parent: None, segment: JsonSegment::Index(0), hash: Cell::new(None) }
+    }
+
+    fn inside(&'p self, segment: JsonSegment<'p>) -> JsonPlace<'p> {
+        JsonPlace { parent: Some(self), segment, hash: Cell::new(None) }
+    }
+
+    /// A hash of the path. That of a place is computed once for all places in it: a path may be as long as the document.
+    fn hash(&self, state: &RandomState) -> u64 {
+        if let Some(hash) = self.hash.get() {
+            return hash;
+        }
+        let hash = state.hash_one((self.parent.map(|parent| parent.hash(state)), &self.segment));
+        self.hash.set(Some(hash));
+        hash
+    }
 
     fn write_into(&self, out: &mut String) {
         let mut segments = Vec::new();
@@ -103,8 +153,12 @@ struct JsonReader<'b> {
     bytes: &'b [u8],
     at: usize,
     findings: JsonFindings,
-    /// The first number beyond `f64`. Go looks for errors of syntax in the whole document first.
-    too_large: Option<JsonError>,
+    /// Size of all reported paths in bytes.
+    findings_size: usize,
+    /// Hashes of the reported paths.
+    reported: HashSet<u64>,
+    /// Offset after the first number beyond `f64`. Go looks for errors of syntax in the whole document first.
+    too_large_end: usize,
 }
 
 impl JsonReader<'_> {
@@ -177,12 +231,12 @@ impl JsonReader<'_> {
             self.at += 1;
             match map.entry(key) {
                 Entry::Vacant(entry) => {
-                    let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
+                    let inside = path.inside(JsonSegment::Key(entry.key()));
                     let value = self.value(&inside, depth)?;
                     entry.insert(value);
                 }
                 Entry::Occupied(mut entry) => {
-                    let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
+                    let inside = path.inside(JsonSegment::Key(entry.key()));
                     self.record_duplicate(&inside);
                     let value = self.value(&inside, depth)?;
                     entry.insert(value);
@@ -201,13 +255,12 @@ impl JsonReader<'_> {
     }
 
     fn record_duplicate(&mut self, path: &JsonPlace<'_>) {
-        let size: usize = self.findings.duplicates.iter().map(String::len).sum();
-        if self.findings.duplicates.len() < MAX_FINDINGS && size < MAX_FINDINGS_SIZE {
+        let has_room = self.findings.duplicates.len() < MAX_FINDINGS && self.findings_size < MAX_FINDINGS_SIZE;
+        if has_room && self.reported.insert(path.hash(self.reported.hasher())) {
             let mut text = String::new();
             path.write_into(&mut text);
-            if !self.findings.duplicates.contains(&text) {
-                self.findings.duplicates.push(text);
-            }
+            self.findings_size += text.len();
+            self.findings.duplicates.push(text);
         }
     }
 
@@ -219,7 +272,7 @@ impl JsonReader<'_> {
             return Ok(items);
         }
         loop {
-            let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Index(items.len()) };
+            let inside = path.inside(JsonSegment::Index(items.len()));
             items.push(self.value(&inside, depth)?);
             self.skip_space();
             match self.peek() {
@@ -287,9 +340,11 @@ impl JsonReader<'_> {
         Ok(match text.parse::<f64>().ok().and_then(Number::from_f64) {
             Some(number) => Value::Number(number),
             None => {
-                let message = format!("json: cannot unmarshal number {text} into Go value of type float64").into();
-                self.too_large.get_or_insert(JsonError { message, offset: self.at });
-                Value::Null
+                if self.findings.too_large.is_none() {
+                    self.findings.too_large = Some(text.to_owned());
+                    self.too_large_end = self.at;
+                }
+                f64::MAX.into()
             }
         })
     }

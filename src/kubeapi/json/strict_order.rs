@@ -24,7 +24,7 @@ pub fn strict_messages(document: &[u8], findings: &JsonFindings, unknown: &[Stri
     let mut walk =
         FindingsWalk { duplicates: by_hash(&findings.duplicates), unknown: by_hash(unknown), messages: Vec::new() };
     let mut deserializer = serde_json::Deserializer::from_slice(document);
-    let walked = PlaceSeed { place: PathHash::default(), walk: &mut walk }.deserialize(&mut deserializer);
+    let walked = PlaceSeed { path: PathHash::default(), walk: &mut walk }.deserialize(&mut deserializer);
     if walked.is_ok() && walk.unknown.is_empty() { walk.messages } else { all() }
 }
 
@@ -62,7 +62,7 @@ struct FindingsWalk {
 
 /// Walks the value at a place.
 struct PlaceSeed<'w> {
-    place: PathHash,
+    path: PathHash,
     walk: &'w mut FindingsWalk,
 }
 
@@ -82,20 +82,20 @@ impl<'de> Visitor<'de> for PlaceSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = HashSet::new();
+        let mut keys = HashSet::new();
         while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            let place = self.place.field(&key);
-            if let Some(path) = self.walk.unknown.remove(&place) {
+            let key_path = self.path.field(&key);
+            if let Some(path) = self.walk.unknown.remove(&key_path) {
                 self.walk.messages.push(format!("unknown field {}", GoQuoted(&path)));
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
-            if !seen.insert(place)
-                && let Some(path) = self.walk.duplicates.remove(&place)
+            if !keys.insert(key_path)
+                && let Some(path) = self.walk.duplicates.remove(&key_path)
             {
                 self.walk.messages.push(format!("duplicate field {}", GoQuoted(&path)));
             }
-            map.next_value_seed(PlaceSeed { place, walk: &mut *self.walk })?;
+            map.next_value_seed(PlaceSeed { path: key_path, walk: &mut *self.walk })?;
         }
         Ok(())
     }
@@ -103,8 +103,8 @@ impl<'de> Visitor<'de> for PlaceSeed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let mut index = 0_usize;
         loop {
-            let place = self.place.append(&format!("[{index}]"));
-            if items.next_element_seed(PlaceSeed { place, walk: &mut *self.walk })?.is_none() {
+            let item_path = self.path.append(&format!("[{index}]"));
+            if items.next_element_seed(PlaceSeed { path: item_path, walk: &mut *self.walk })?.is_none() {
                 return Ok(());
             }
             index += 1;

@@ -11,6 +11,11 @@ pub fn write_json(value: &Value) -> String {
 
 /// Appends a value on one line, without a newline at the end.
 pub fn write_json_into(out: &mut String, value: &Value) {
+    write_value(out, value, write_number);
+}
+
+/// Appends a value on one line, its numbers by `write_number`.
+fn write_value(out: &mut String, value: &Value, write_number: fn(&mut String, &Number)) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
@@ -23,7 +28,7 @@ pub fn write_json_into(out: &mut String, value: &Value) {
                 if index > 0 {
                     out.push(',');
                 }
-                write_json_into(out, item);
+                write_value(out, item, write_number);
             }
             out.push(']');
         }
@@ -34,7 +39,7 @@ pub fn write_json_into(out: &mut String, value: &Value) {
                     out.push(',');
                 }
                 write_key(out, key);
-                write_json_into(out, value);
+                write_value(out, value, write_number);
             }
             out.push('}');
         }
@@ -50,7 +55,7 @@ fn write_key(out: &mut String, key: &str) {
 pub fn quote_json_into(out: &mut String, text: &str) {
     out.push('"');
     let bytes = text.as_bytes();
-    let mut written = 0;
+    let mut copied = 0;
     for (at, byte) in bytes.iter().enumerate() {
         let width = match byte {
             b'"' | b'\\' | b'<' | b'>' | b'&' | 0..0x20 => 1,
@@ -58,8 +63,8 @@ pub fn quote_json_into(out: &mut String, text: &str) {
             0xe2 if matches!(bytes.get(at + 1..at + 3), Some([0x80, 0xa8 | 0xa9])) => 3,
             _ => continue,
         };
-        out.push_str(&text[written..at]);
-        written = at + width;
+        out.push_str(&text[copied..at]);
+        copied = at + width;
         match byte {
             b'"' => out.push_str("\\\""),
             b'\\' => out.push_str("\\\\"),
@@ -73,7 +78,7 @@ pub fn quote_json_into(out: &mut String, text: &str) {
             _ => out.push_str(&format!("\\u{byte:04x}")),
         }
     }
-    out.push_str(&text[written..]);
+    out.push_str(&text[copied..]);
     out.push('"');
 }
 
@@ -97,6 +102,14 @@ fn write_number(out: &mut String, number: &Number) {
     } else {
         write!(out, "{float}")
     };
+}
+
+/// As [`write_number`], with `0` for a negative zero: Go writes `-0`, and reads that as an integer.
+fn write_stored_number(out: &mut String, number: &Number) {
+    match number.as_f64() {
+        Some(0.0) => out.push('0'),
+        _ => write_number(out, number),
+    }
 }
 
 /// Go's `%v` of a number: an integer, or the shortest float, with an exponent of at least two digits below 1e-4 and from
@@ -185,7 +198,7 @@ pub fn write_stored_json(object: &Map<String, Value>) -> StoredJson {
                     }
                     first = false;
                     write_key(&mut out, key);
-                    write_json_into(&mut out, value);
+                    write_value(&mut out, value, write_stored_number);
                     if key.as_str() < VERSION {
                         (offset, comma_before) = (out.len(), true);
                     }
@@ -193,7 +206,7 @@ pub fn write_stored_json(object: &Map<String, Value>) -> StoredJson {
                 slot = Some(VersionSlot { offset, comma_before, comma_after: !first && !comma_before });
                 out.push('}');
             }
-            _ => write_json_into(&mut out, value),
+            _ => write_value(&mut out, value, write_stored_number),
         }
     }
     out.push_str("}\n");
@@ -232,6 +245,13 @@ mod tests {
         ] {
             assert_eq!(write_json(&value), expected);
         }
+    }
+
+    #[test]
+    fn json_stored_zero_has_no_sign() {
+        let object = json!({"a": -0.0, "b": [0.0, -0.5, 0], "metadata": {"c": -0.0}});
+        let bytes = write_stored_json(object.as_object().unwrap()).bytes;
+        assert_eq!(String::from_utf8(bytes).unwrap(), "{\"a\":0,\"b\":[0,-0.5,0],\"metadata\":{\"c\":0}}\n");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Validation of `metadata` at creation and update, with Kubernetes' texts and order.
 
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write as _;
+
 use super::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER, ObjectMetaView, OwnerReferenceView};
 use crate::kubeapi::GoQuoted;
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldPath};
+use crate::kubeapi::field_error::{BadValue, BoundedText, FieldError, FieldErrors, FieldPath};
 use crate::kubeapi::json::quote_json_into;
 use crate::kubeapi::names::{NameRule, check_label_value, check_qualified_name};
 
@@ -10,6 +13,8 @@ use crate::kubeapi::names::{NameRule, check_label_value, check_qualified_name};
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 /// Maximum length of a field manager's name in bytes.
 const MAX_MANAGER: usize = 128;
+/// Maximum size of the finalizers that an error lists, in bytes.
+const MAX_LISTED: usize = 16 << 10;
 /// Maximum length of a subresource's name in `managedFields`, in bytes.
 const MAX_SUBRESOURCE: usize = 256;
 
@@ -20,8 +25,8 @@ pub fn validate_object_meta(
     is_namespaced: bool,
     rule: NameRule,
     path: &FieldPath<'_>,
-) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+) -> FieldErrors {
+    let mut errors = FieldErrors::new();
     let base = meta.generate_name();
     if !base.is_empty() {
         errors.extend(
@@ -62,15 +67,18 @@ pub fn validate_object_meta_update(
     new: ObjectMetaView<'_>,
     old: ObjectMetaView<'_>,
     path: &FieldPath<'_>,
-) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+) -> FieldErrors {
+    let mut errors = FieldErrors::new();
     if old.deletion_timestamp().is_some() {
-        let mut added: Vec<&str> = new.finalizers().filter(|one| old.finalizers().all(|other| other != *one)).collect();
-        added.sort_unstable();
-        added.dedup();
+        let had: HashSet<&str> = old.finalizers().collect();
+        let added: BTreeSet<&str> = new.finalizers().filter(|one| !had.contains(one)).collect();
         if !added.is_empty() {
-            let added: Vec<String> = added.iter().map(|one| GoQuoted(one).to_string()).collect();
-            let list = added.join(", ");
+            let mut list = String::new();
+            let mut out = BoundedText::new(&mut list, MAX_LISTED);
+            for (at, one) in added.iter().enumerate() {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "{}{}", if at > 0 { ", " } else { "" }, GoQuoted(one));
+            }
             let why = format!(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}"
             );
@@ -109,7 +117,7 @@ pub fn validate_object_meta_update(
 pub fn validate_labels<'l>(
     labels: impl Iterator<Item = (&'l str, &'l str)>,
     path: &FieldPath<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut FieldErrors,
 ) {
     for (key, value) in labels {
         errors.extend(check_qualified_name(key).into_iter().map(|e| FieldError::invalid(path, key, e)));
@@ -121,7 +129,7 @@ pub fn validate_labels<'l>(
 pub fn validate_annotations<'a>(
     annotations: impl Iterator<Item = (&'a str, &'a str)>,
     path: &FieldPath<'_>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut FieldErrors,
 ) {
     let mut size = 0;
     for (key, value) in annotations {
@@ -135,9 +143,10 @@ pub fn validate_annotations<'a>(
     }
 }
 
-fn check_owners(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+fn check_owners(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let path = path.child("ownerReferences");
     let mut controller: Option<String> = None;
+    let mut all: Option<BadValue> = None;
     for owner in meta.owners() {
         let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", owner.api_version));
         if version.is_empty() || group.contains('/') {
@@ -161,8 +170,11 @@ fn check_owners(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} \
                          and {this}"
                     );
-                    let all: Vec<String> = meta.owners().map(|owner| owner_json(&owner)).collect();
-                    errors.push(FieldError::invalid(path, BadValue::from_json(format!("[{}]", all.join(","))), why));
+                    let all = all.get_or_insert_with(|| {
+                        let owners: Vec<String> = meta.owners().map(|owner| owner_json(&owner)).collect();
+                        BadValue::from_json(format!("[{}]", owners.join(",")))
+                    });
+                    errors.push(FieldError::invalid(path, all.clone(), why));
                 }
             }
         }
@@ -188,7 +200,7 @@ fn owner_json(owner: &OwnerReferenceView<'_>) -> String {
     json
 }
 
-fn check_finalizers(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+fn check_finalizers(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let path = path.child("finalizers");
     for finalizer in meta.finalizers() {
         let sentences = check_qualified_name(finalizer);
@@ -202,7 +214,7 @@ fn check_finalizers(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut
     }
 }
 
-fn check_managed_fields(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+fn check_managed_fields(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let path = path.child("managedFields");
     for (index, entry) in meta.managed_fields().iter().enumerate() {
         let path = path.index(index);
@@ -222,13 +234,15 @@ fn check_managed_fields(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: 
 }
 
 /// Validates the name of a field manager (`ValidateFieldManager`): at most 128 bytes, printable.
-pub fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+pub fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     if manager.len() > MAX_MANAGER {
         errors.push(FieldError::too_long(path, MAX_MANAGER));
     }
+    let mut shown: Option<BadValue> = None;
     for (at, c) in manager.char_indices().filter(|(_, c)| c.is_control() || (c.is_whitespace() && *c != ' ')) {
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
-        errors.push(FieldError::invalid(path, manager, why));
+        let value = shown.get_or_insert_with(|| manager.into()).clone();
+        errors.push(FieldError::invalid(path, value, why));
     }
 }
 

@@ -130,8 +130,8 @@ impl Decoder<'_> {
         let table = self.table;
         for read in read_fields(bytes) {
             let (number, value) = read?;
-            let known = |field: &&MessageField| u64::from(field.number) == number && number > 0;
-            let Some(field) = table.message(id).fields.iter().find(known) else { continue };
+            let has_number = |field: &&MessageField| u64::from(field.number) == number && number > 0;
+            let Some(field) = table.message(id).fields.iter().find(has_number) else { continue };
             if let Some(embedded) = field.embedded() {
                 let ProtobufValue::Bytes(bytes) = value else { return Err(ProtobufError::Malformed) };
                 self.message(embedded, bytes, map, depth + 1)?;

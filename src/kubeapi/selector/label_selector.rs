@@ -74,7 +74,7 @@ impl LabelSelector {
 
 impl LabelRequirement {
     fn matches(&self, value: Option<&str>) -> bool {
-        let named = |value: &str| self.values.iter().any(|v| v == value);
+        let named = |value: &str| self.values.binary_search_by(|own| own.as_str().cmp(value)).is_ok();
         let number = |text: &str| text.parse::<i64>().ok();
         let bound = self.values.first().and_then(|v| number(v));
         let compared = value.and_then(number).zip(bound);

@@ -8,6 +8,10 @@ use serde_json::{Map, Value};
 use super::resolve::resolve_scalar;
 use crate::kubeapi::json::write_json_into;
 
+/// Indentation in spaces from which on mappings and lists are written in one line, as JSON, which is YAML. Otherwise each
+/// scalar of a deeply nested object would have hundreds of spaces before it.
+const MAX_INDENT: usize = 80;
+
 /// Appends a value as a block at a level of indentation, in spaces, with a newline at the end.
 pub fn write_yaml_into(out: &mut String, value: &Value, indent: usize) {
     write_indent(out, indent);
@@ -17,8 +21,8 @@ pub fn write_yaml_into(out: &mut String, value: &Value, indent: usize) {
 /// Writes a value with a first line that is indented already.
 fn write_block(out: &mut String, value: &Value, indent: usize) {
     match value {
-        Value::Object(map) if !map.is_empty() => write_mapping(out, map, indent),
-        Value::Array(items) if !items.is_empty() => write_sequence(out, items, indent),
+        Value::Object(map) if !map.is_empty() && indent < MAX_INDENT => write_mapping(out, map, indent),
+        Value::Array(items) if !items.is_empty() && indent < MAX_INDENT => write_sequence(out, items, indent),
         scalar => {
             write_scalar(out, scalar, indent);
             out.push('\n');
@@ -34,12 +38,12 @@ fn write_mapping(out: &mut String, map: &Map<String, Value>, indent: usize) {
         write_text(out, key, None);
         out.push(':');
         match value {
-            Value::Object(map) if !map.is_empty() => {
+            Value::Object(map) if !map.is_empty() && indent < MAX_INDENT => {
                 out.push('\n');
                 write_indent(out, indent + 2);
                 write_mapping(out, map, indent + 2);
             }
-            Value::Array(items) if !items.is_empty() => {
+            Value::Array(items) if !items.is_empty() && indent < MAX_INDENT => {
                 out.push('\n');
                 write_indent(out, indent);
                 write_sequence(out, items, indent);
@@ -67,7 +71,7 @@ fn write_indent(out: &mut String, indent: usize) {
     out.extend(std::iter::repeat_n(' ', indent));
 }
 
-/// Writes a scalar, an empty mapping or an empty list. Lines of a text are indented by `indent`.
+/// Writes a scalar, an empty mapping or list, or one that is nested too deep for a block. Lines of a text are indented by `indent`.
 fn write_scalar(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::String(text) => write_text(out, text, Some(indent)),
@@ -205,6 +209,18 @@ number: \"1e3\"
 octal: \"010\"
 ";
         assert_eq!(write(&value), expected);
+    }
+
+    #[test]
+    fn yaml_of_deeply_nested_value_is_not_many_times_larger() {
+        let mut value = json!(vec![json!({"a": "two\nlines"}); 100]);
+        for _ in 0..50 {
+            value = json!([value]);
+        }
+        let json = value.to_string();
+        let yaml = write(&value);
+        assert!(yaml.len() < 3 * json.len(), "{} bytes of {}", yaml.len(), json.len());
+        assert_eq!(read_yaml(&yaml).unwrap().value, value);
     }
 
     fn text() -> impl Strategy<Value = String> {

@@ -80,13 +80,13 @@ impl Candidate {
     /// Identity of the leader, if known.
     pub(super) fn leader(&self) -> Option<&str> {
         let observed = self.observed.as_ref()?;
-        Some(observed.lease.spec.holder_identity.as_str()).filter(|holder| !holder.is_empty())
+        Some(observed.lease.spec.holder_identity.as_str()).filter(|identity| !identity.is_empty())
     }
 
     /// Begins an attempt to acquire or renew the Lease.
     pub(super) fn begin_attempt(&mut self, now: Instant, clock: SystemTime) -> LeaseRequest {
-        let ours = self.leads_until(now).and(self.observed.as_ref()).map(|observed| observed.lease.clone());
-        match ours {
+        let held_lease = self.leads_until(now).and(self.observed.as_ref()).map(|observed| observed.lease.clone());
+        match held_lease {
             Some(lease) => {
                 self.attempt = Attempt { began: now, stage: AttemptStage::Renew };
                 LeaseRequest::Update(self.next_record(Some(&lease.spec), clock).to_lease(
@@ -105,11 +105,11 @@ impl Candidate {
     /// Handles the result of a request. Returns the next request of this attempt, `None` when it is over.
     pub(super) fn handle_response(
         &mut self,
-        heard: LeaseResponse,
+        response: LeaseResponse,
         now: Instant,
         clock: SystemTime,
     ) -> Option<LeaseRequest> {
-        match (self.attempt.stage, heard) {
+        match (self.attempt.stage, response) {
             (AttemptStage::Renew | AttemptStage::Write, LeaseResponse::Lease(lease)) => {
                 self.renewed = Some(self.attempt.began);
                 self.observed = Some(ObservedLease { lease, at: now });
@@ -157,15 +157,15 @@ impl Candidate {
             Some(observed) if observed.lease == lease => observed.at,
             _ => now,
         };
-        let ours = lease.spec.holder_identity == self.identity;
+        let is_held = lease.spec.holder_identity == self.identity;
         let free = lease.spec.holder_identity.is_empty() || at + lease.spec.duration() <= now;
         let record = self.next_record(Some(&lease.spec), clock);
         let update = record.to_lease(&self.settings.namespace, &self.settings.name, lease.resource_version());
         self.observed = Some(ObservedLease { lease, at });
-        if !ours {
+        if !is_held {
             self.renewed = None;
         }
-        if !ours && !free {
+        if !is_held && !free {
             return None;
         }
         self.attempt.stage = AttemptStage::Write;
@@ -174,12 +174,12 @@ impl Candidate {
 
     /// The record to write, after `before`.
     fn next_record(&self, before: Option<&LeaderElectionRecord>, clock: SystemTime) -> LeaderElectionRecord {
-        let ours = before.filter(|before| before.holder_identity == self.identity);
-        let transitions = before.map_or(0, |before| before.lease_transitions.saturating_add(i64::from(ours.is_none())));
+        let held = before.filter(|before| before.holder_identity == self.identity);
+        let transitions = before.map_or(0, |before| before.lease_transitions.saturating_add(i64::from(held.is_none())));
         LeaderElectionRecord {
             holder_identity: self.identity.clone(),
             lease_duration_seconds: i64::try_from(self.settings.lease_duration.as_secs()).unwrap_or(i64::MAX),
-            acquire_time: ours.map_or_else(|| Some(micro_time(clock)), |ours| ours.acquire_time.clone()),
+            acquire_time: held.map_or_else(|| Some(micro_time(clock)), |held| held.acquire_time.clone()),
             renew_time: Some(micro_time(clock)),
             lease_transitions: transitions,
         }

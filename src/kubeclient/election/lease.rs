@@ -59,13 +59,13 @@ impl LeaderElectionRecord {
             metadata["resourceVersion"] = version.into();
         }
         // A kube-apiserver rejects an empty name: a Lease without a holder has no such field.
-        let holder = Some(&self.holder_identity).filter(|holder| !holder.is_empty());
+        let identity = Some(&self.holder_identity).filter(|identity| !identity.is_empty());
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": metadata,
             "spec": {
-                "holderIdentity": holder,
+                "holderIdentity": identity,
                 "leaseDurationSeconds": self.lease_duration_seconds,
                 "acquireTime": self.acquire_time,
                 "renewTime": self.renew_time,

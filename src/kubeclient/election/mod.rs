@@ -90,10 +90,10 @@ pub async fn stand(
 ) {
     let identity = leadership.reader().get().identity.clone();
     let candidate = Candidate::new(settings.clone(), identity, Instant::now());
-    let mut standing = LeaderElector { client, settings, candidate, leadership, health, last_failure: None };
+    let mut elector = LeaderElector { client, settings, candidate, leadership, health, last_failure: None };
     tokio::select! {
-        () = standing.run() => {}
-        () = drain.wait_for(ShutdownPhase::Leaving) => standing.release().await,
+        () = elector.run() => {}
+        () = drain.wait_for(ShutdownPhase::Leaving) => elector.release().await,
     }
 }
 
@@ -113,9 +113,9 @@ impl LeaderElector {
             self.attempt().await;
             self.publish();
             let now = Instant::now();
-            let over = self.candidate.leads_until(now);
-            let next = now + retry_delay(&self.settings, over.is_some(), fastrand::f64());
-            sleep_until(over.map_or(next, |over| next.min(over)).into()).await;
+            let leads_until = self.candidate.leads_until(now);
+            let next = now + retry_delay(&self.settings, leads_until.is_some(), fastrand::f64());
+            sleep_until(leads_until.map_or(next, |end| next.min(end)).into()).await;
             self.publish();
         }
     }
@@ -124,25 +124,25 @@ impl LeaderElector {
         let mut ask = Some(self.candidate.begin_attempt(Instant::now(), SystemTime::now()));
         while let Some(asked) = ask {
             let now = Instant::now();
-            let over = self.candidate.leads_until(now);
+            let leads_until = self.candidate.leads_until(now);
             let (client, settings, health) = (self.client.clone(), self.settings.clone(), self.health.clone());
-            let mut asking = std::pin::pin!(send_recorded(&client, &settings, &health, &asked));
-            let heard = match over {
-                None => asking.await,
+            let mut sending = std::pin::pin!(send_recorded(&client, &settings, &health, &asked));
+            let response = match leads_until {
+                None => sending.await,
                 // Leadership ends at this time, even if the call takes longer.
-                Some(over) => match timeout_at(over.into(), &mut asking).await {
-                    Ok(heard) => heard,
+                Some(end) => match timeout_at(end.into(), &mut sending).await {
+                    Ok(response) => response,
                     Err(_) => {
                         self.publish();
-                        asking.await
+                        sending.await
                     }
                 },
             };
-            let heard = heard.unwrap_or_else(|why| {
+            let response = response.unwrap_or_else(|why| {
                 self.log_failure(why);
                 LeaseResponse::Failed
             });
-            ask = self.candidate.handle_response(heard, Instant::now(), SystemTime::now());
+            ask = self.candidate.handle_response(response, Instant::now(), SystemTime::now());
         }
     }
 

@@ -70,16 +70,16 @@ impl Kubeconfig {
         purpose: KubeconfigPurpose,
         chosen: &ConfigOverrides,
     ) -> Result<Kubeconfig, Problems> {
-        let written =
+        let raw =
             if chosen.allows_missing_files { RawKubeconfig::load_if_any(paths) } else { RawKubeconfig::load(paths) }?;
         let reading = KubeconfigResolver { overrides: chosen.clone(), ..KubeconfigResolver::new(purpose, paths) };
-        reading.resolve(&written)
+        reading.resolve(&raw)
     }
 
     /// The kubeconfig of a pod: the service account in `folder`, and variables of `environment`.
     pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
-        let written = RawKubeconfig::in_cluster(folder, environment)?;
-        KubeconfigResolver::new(KubeconfigPurpose::AccessControl, &[]).resolve(&written)
+        let raw = RawKubeconfig::in_cluster(folder, environment)?;
+        KubeconfigResolver::new(KubeconfigPurpose::AccessControl, &[]).resolve(&raw)
     }
 
     /// The API server, as `host:port`.
@@ -95,7 +95,7 @@ impl Kubeconfig {
     /// The client certificate and the CA bundle in it, which `flag` names.
     pub fn certificates_in_use(&self, flag: &'static str) -> Vec<CertificateInUse> {
         let (identity, authorities) = &self.certificates;
-        let identity = identity.as_ref().map(|pair| CertificateInUse::new(pair.place().into(), flag, pair.info()));
+        let identity = identity.as_ref().map(|pair| CertificateInUse::new(pair.location().into(), flag, pair.info()));
         let authorities =
             authorities.as_ref().and_then(|bundle| CertificateInUse::from_bundle(bundle.source(), flag, bundle));
         identity.into_iter().chain(authorities).collect()
@@ -104,10 +104,10 @@ impl Kubeconfig {
     /// Problems of certificates in it that are not valid `now`.
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let (identity, authorities) = &self.certificates;
-        let ours = identity.as_ref().and_then(|pair| pair.validity_problem(now));
-        let ours = ours.map(|problem| self.names(problem, "client-certificate"));
-        let theirs = authorities.iter().flat_map(move |bundle| bundle.validity_problems(now));
-        ours.into_iter().chain(theirs.map(|problem| self.names(problem, "certificate-authority")))
+        let own_problem = identity.as_ref().and_then(|pair| pair.validity_problem(now));
+        let own_problem = own_problem.map(|problem| self.names(problem, "client-certificate"));
+        let ca_problems = authorities.iter().flat_map(move |bundle| bundle.validity_problems(now));
+        own_problem.into_iter().chain(ca_problems.map(|problem| self.names(problem, "certificate-authority")))
     }
 
     /// `problem` of a file, with the kubeconfig and the field that name it.

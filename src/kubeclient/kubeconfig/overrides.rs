@@ -54,12 +54,12 @@ impl ConfigOverrides {
     }
 
     /// Applies the overrides to a cluster.
-    pub(super) fn apply_to_cluster<'w>(&self, written: &'w KubeconfigCluster) -> Cow<'w, KubeconfigCluster> {
+    pub(super) fn apply_to_cluster<'w>(&self, configured: &'w KubeconfigCluster) -> Cow<'w, KubeconfigCluster> {
         let trusted = self.insecure_skip_tls_verify || self.certificate_authority.is_some();
         if !trusted && self.server.is_none() && self.tls_server_name.is_none() {
-            return Cow::Borrowed(written);
+            return Cow::Borrowed(configured);
         }
-        let mut cluster = written.clone();
+        let mut cluster = configured.clone();
         set_if_given(&mut cluster.server, self.server.as_ref());
         if trusted {
             cluster.insecure_skip_tls_verify = self.insecure_skip_tls_verify;
@@ -76,15 +76,15 @@ impl ConfigOverrides {
     }
 
     /// Applies the overrides to a user.
-    pub(super) fn apply_to_user<'w>(&self, written: &'w AuthInfo) -> Cow<'w, AuthInfo> {
+    pub(super) fn apply_to_user<'w>(&self, configured: &'w AuthInfo) -> Cow<'w, AuthInfo> {
         let acts = self.r#as.is_some()
             || self.as_uid.is_some()
             || !self.as_groups.is_empty()
             || !self.as_user_extra.is_empty();
         if !acts && !self.has_credentials() && self.client_key.is_none() {
-            return Cow::Borrowed(written);
+            return Cow::Borrowed(configured);
         }
-        let mut user = written.clone();
+        let mut user = configured.clone();
         if self.client_certificate.is_some() {
             user.client_certificate = path_text(self.client_certificate.as_deref());
             user.client_certificate_data.clear();

@@ -28,7 +28,7 @@ struct KubeconfigFile {
 /// Location of a kubeconfig file.
 pub(in crate::kubeclient) struct FileLocation {
     /// Name of the entry in problems.
-    pub(super) place: String,
+    pub(super) display_name: String,
     /// Base directory of relative paths.
     pub(super) folder: PathBuf,
     /// Its path, if it is a file.
@@ -130,32 +130,32 @@ pub(super) struct AuthProviderConfig {
 impl RawKubeconfig {
     /// Reads the files of `paths`. At least one must exist.
     pub(in crate::kubeclient) fn load(paths: &[PathBuf]) -> Result<RawKubeconfig, Problems> {
-        let (written, missing) = RawKubeconfig::load_existing(paths)?;
-        if written.0.is_empty() { Err(missing) } else { Ok(written) }
+        let (found, missing) = RawKubeconfig::load_existing(paths)?;
+        if found.0.is_empty() { Err(missing) } else { Ok(found) }
     }
 
     /// Reads the files of `paths`, all of which may be missing.
     pub(super) fn load_if_any(paths: &[PathBuf]) -> Result<RawKubeconfig, Problems> {
-        let (written, _) = RawKubeconfig::load_existing(paths)?;
+        let (found, _) = RawKubeconfig::load_existing(paths)?;
         let nothing = || RawKubeconfig::from_content("the command line", Path::new(""), KubeconfigContent::default());
-        Ok(if written.0.is_empty() { nothing() } else { written })
+        Ok(if found.0.is_empty() { nothing() } else { found })
     }
 
     /// Reads the existing files of `paths`. Also returns problems for the missing ones.
     fn load_existing(paths: &[PathBuf]) -> Result<(RawKubeconfig, Problems), Problems> {
         let (mut documents, mut problems, mut missing) = (Vec::new(), Problems::default(), Problems::default());
         for path in paths {
-            let place = path.display().to_string();
+            let location = path.display().to_string();
             match std::fs::read_to_string(path) {
                 Ok(text) => {
-                    let content = KubeconfigContent::parse(&place, &text);
+                    let content = KubeconfigContent::parse(&location, &text);
                     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-                    let origin = FileLocation { place, folder, file: Some(path.clone()) };
+                    let origin = FileLocation { display_name: location, folder, file: Some(path.clone()) };
                     documents.extend(problems.collect(content).map(|content| KubeconfigFile { origin, content }));
                 }
                 Err(error) => {
                     let absent = error.kind() == ErrorKind::NotFound;
-                    let problem = Problem::new(place, format_args!("cannot be read: {error}"));
+                    let problem = Problem::new(location, format_args!("cannot be read: {error}"));
                     if absent { &mut missing } else { &mut problems }.0.push(problem);
                 }
             }
@@ -164,8 +164,8 @@ impl RawKubeconfig {
     }
 
     /// A kubeconfig without a file.
-    pub(super) fn from_content(place: &str, folder: &Path, content: KubeconfigContent) -> RawKubeconfig {
-        let origin = FileLocation { place: place.to_owned(), folder: folder.to_owned(), file: None };
+    pub(super) fn from_content(location: &str, folder: &Path, content: KubeconfigContent) -> RawKubeconfig {
+        let origin = FileLocation { display_name: location.to_owned(), folder: folder.to_owned(), file: None };
         RawKubeconfig(vec![KubeconfigFile { origin, content }])
     }
 
@@ -220,19 +220,19 @@ impl RawKubeconfig {
 }
 
 impl KubeconfigContent {
-    fn parse(place: &str, text: &str) -> Result<KubeconfigContent, Problem> {
+    fn parse(location: &str, text: &str) -> Result<KubeconfigContent, Problem> {
         // JSON is YAML, too.
         let mut value: Value = serde_saphyr::from_str(text).map_err(|error| {
             let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
             // Not the parser's message: it may quote the line, which may hold a key.
-            Problem::new(place, format_args!("not YAML{}", at.unwrap_or_default()))
+            Problem::new(location, format_args!("not YAML{}", at.unwrap_or_default()))
         })?;
         drop_nulls(&mut value);
         // A file with comments only is empty, not invalid.
         let value = if value.is_null() { serde_json::json!({}) } else { value };
         serde_path_to_error::deserialize(&value).map_err(|error| {
             let field = error.path().to_string();
-            Problem::at_field(place, if field == "." { "" } else { &field }, "is of an invalid type")
+            Problem::at_field(location, if field == "." { "" } else { &field }, "is of an invalid type")
         })
     }
 }
@@ -257,6 +257,6 @@ impl FieldLocation<'_> {
     }
 
     pub(super) fn problem(&self, why: impl fmt::Display) -> Problem {
-        Problem::at_field(&self.location.place, &self.field, why)
+        Problem::at_field(&self.location.display_name, &self.field, why)
     }
 }

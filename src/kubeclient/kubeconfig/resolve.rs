@@ -11,6 +11,7 @@ use super::raw::{AuthInfo, Context, FieldLocation, KubeconfigCluster, RawKubecon
 use super::{ConfigOverrides, Kubeconfig};
 use crate::egress::{BackendTls, Destination, EgressRoute, Host, HttpVersion, ProxyUrl, TransportSecurity};
 use crate::kubeclient::plugin::CredentialPlugin;
+use crate::message::split_authority;
 use crate::process::{Problem, Problems};
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
@@ -47,35 +48,35 @@ impl KubeconfigResolver {
         }
     }
 
-    pub(super) fn resolve(mut self, written: &RawKubeconfig) -> Result<Kubeconfig, Problems> {
-        let read = self.resolve_current(written);
+    pub(super) fn resolve(mut self, raw: &RawKubeconfig) -> Result<Kubeconfig, Problems> {
+        let read = self.resolve_current(raw);
         let KubeconfigResolver { problems, files, .. } = self;
         let read = problems.into_result(read)?;
         // Without a problem there is always a result.
         read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
     }
 
-    fn resolve_current(&mut self, written: &RawKubeconfig) -> Option<Kubeconfig> {
+    fn resolve_current(&mut self, raw: &RawKubeconfig) -> Option<Kubeconfig> {
         let none = Context::default();
-        let (context_at, context) = match written.current_context() {
+        let (context_at, context) = match raw.current_context() {
             // As client-go: with a server, no context is required.
             (at, "") if self.overrides.context.is_none() && self.overrides.server.is_some() => (at, &none),
-            _ => self.context(written)?,
+            _ => self.context(raw)?,
         };
-        let cluster = self.cluster(written, &context_at, context);
+        let cluster = self.cluster(raw, &context_at, context);
         let no_user = AuthInfo::default();
-        let wanted = self.overrides.user.clone().unwrap_or_else(|| context.user.clone());
-        let credentials = match written.user(&wanted) {
+        let user_name = self.overrides.user.clone().unwrap_or_else(|| context.user.clone());
+        let credentials = match raw.user(&user_name) {
             Some((at, user)) => {
                 let user = self.overrides.apply_to_user(user);
-                self.credentials(&at, &wanted, &user)
+                self.credentials(&at, &user_name, &user)
             }
             // As client-go: without a user, there are no credentials.
-            None if wanted.is_empty() => {
+            None if user_name.is_empty() => {
                 let user = self.overrides.apply_to_user(&no_user);
-                self.credentials(&context_at, &wanted, &user)
+                self.credentials(&context_at, &user_name, &user)
             }
-            None => self.report(&context_at.child("user"), format_args!("there is no single user {wanted:?}")),
+            None => self.report(&context_at.child("user"), format_args!("there is no single user {user_name:?}")),
         };
         let (at, cluster) = cluster?;
         let cluster = &*cluster;
@@ -94,8 +95,8 @@ impl KubeconfigResolver {
         }
         let plugin = match credentials.plugin {
             Some(CredentialPlugin::Exec(exec)) if exec.provides_cluster_info => {
-                let told = self.exec_cluster_info(&at, cluster);
-                Some(CredentialPlugin::Exec(Arc::new(exec.with_cluster_info(told))))
+                let cluster_info = self.exec_cluster_info(&at, cluster);
+                Some(CredentialPlugin::Exec(Arc::new(exec.with_cluster_info(cluster_info))))
             }
             plugin => plugin,
         };
@@ -129,36 +130,34 @@ impl KubeconfigResolver {
 
     pub(in crate::kubeclient) fn context<'w>(
         &mut self,
-        written: &'w RawKubeconfig,
+        raw: &'w RawKubeconfig,
     ) -> Option<(FieldLocation<'w>, &'w Context)> {
-        let (at, current) = written.current_context();
+        let (at, current) = raw.current_context();
         let name = self.overrides.context.clone().unwrap_or_else(|| current.to_owned());
         if name.is_empty() {
             return self.report(&at, "is not set; it must name one of the contexts");
         }
-        match written.context(&name) {
+        match raw.context(&name) {
             Some((at, Some(context))) => Some((at, context)),
             Some((at, None)) => self.report(&at, "is missing"),
-            None => {
-                self.report(&at, format_args!("there is no single context {name:?}{}", written.describe_contexts()))
-            }
+            None => self.report(&at, format_args!("there is no single context {name:?}{}", raw.describe_contexts())),
         }
     }
 
     pub(in crate::kubeclient) fn cluster<'w>(
         &mut self,
-        written: &'w RawKubeconfig,
+        raw: &'w RawKubeconfig,
         at: &FieldLocation<'w>,
         context: &Context,
     ) -> Option<(FieldLocation<'w>, Cow<'w, KubeconfigCluster>)> {
-        let wanted = self.overrides.cluster.clone().unwrap_or_else(|| context.cluster.clone());
-        match written.cluster(&wanted) {
+        let name = self.overrides.cluster.clone().unwrap_or_else(|| context.cluster.clone());
+        match raw.cluster(&name) {
             Some((at, Some(cluster))) => Some((at, self.overrides.apply_to_cluster(cluster))),
-            None if wanted.is_empty() && self.overrides.server.is_some() => {
+            None if name.is_empty() && self.overrides.server.is_some() => {
                 let cluster = self.overrides.apply_to_cluster(&KubeconfigCluster::default()).into_owned();
                 Some((at.clone(), Cow::Owned(cluster)))
             }
-            _ => self.report(&at.child("cluster"), format_args!("there is no single cluster {wanted:?}")),
+            _ => self.report(&at.child("cluster"), format_args!("there is no single cluster {name:?}")),
         }
     }
 
@@ -185,9 +184,11 @@ impl KubeconfigResolver {
         if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return self.report(&at, "must be a host with an optional port and path");
         }
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let Some((host, port)) = uri.authority().and_then(|authority| split_authority(authority.as_str())) else {
+            return self.report(&at, format_args!("{:?}: its host or port is not valid", cluster.server));
+        };
         let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
-        let destination = Destination { host, port: uri.port_u16().unwrap_or(if plain { 80 } else { 443 }) };
+        let destination = Destination { host, port: port.unwrap_or(if plain { 80 } else { 443 }) };
         Some((destination, uri.path().trim_end_matches('/').to_owned(), plain))
     }
 
@@ -209,12 +210,12 @@ impl KubeconfigResolver {
                 KubeconfigPurpose::AccessControl | KubeconfigPurpose::EventSink => "can forge its responses",
             };
             tracing::warn!(
-                file = at.location.place,
+                file = at.location.display_name,
                 "insecure-skip-tls-verify: the API server's certificate is not verified; an impostor {consequence}"
             );
         }
         let Some((origin, pem)) = given else { return Some(None) };
-        self.problems.collect(Bundle::from_pem(&pem, origin)).map(Some)
+        self.problems.collect(Bundle::from_partial_pem(&pem, origin)).map(Some)
     }
 
     fn authority_pem(
@@ -229,8 +230,8 @@ impl KubeconfigResolver {
     /// Information about the cluster for exec plugins (`k8s.io/client-go/pkg/apis/clientauthentication/v1`,
     /// `KubeconfigCluster`).
     fn exec_cluster_info(&mut self, at: &FieldLocation<'_>, cluster: &KubeconfigCluster) -> serde_json::Value {
-        let mut told = serde_json::Map::new();
-        let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);
+        let mut info = serde_json::Map::new();
+        let mut tell = |name: &str, value: serde_json::Value| info.insert(name.to_owned(), value);
         tell("server", cluster.server.clone().into());
         if !cluster.tls_server_name.is_empty() {
             tell("tls-server-name", cluster.tls_server_name.clone().into());
@@ -250,7 +251,7 @@ impl KubeconfigResolver {
         if let Some(more) = cluster.extensions.iter().find(|extension| extension.name == EXEC_EXTENSION) {
             tell("config", more.extension.clone());
         }
-        told.into()
+        info.into()
     }
 
     /// The egress route by `proxy-url`. Inner `None`: no proxy is configured.
@@ -294,7 +295,7 @@ impl KubeconfigResolver {
             let at = FieldLocation { location: at.location, field: format!("{}-data", at.field) };
             let data: String = data.split_ascii_whitespace().collect();
             return match base64::engine::general_purpose::STANDARD.decode(data) {
-                Ok(content) => Some(Some((format!("{}: {}", at.location.place, at.field), content))),
+                Ok(content) => Some(Some((format!("{}: {}", at.location.display_name, at.field), content))),
                 Err(_) => self.report(&at, "is not valid base64"),
             };
         }

@@ -75,7 +75,7 @@ impl KubeconfigResolver {
             }
             (Some(written), None) => {
                 let at = at.child("exec");
-                match ExecPlugin::new(name, &at.location.folder, &at.location.place, written) {
+                match ExecPlugin::new(name, &at.location.folder, &at.location.display_name, written) {
                     Ok(exec) => Some(Some(CredentialPlugin::Exec(Arc::new(exec)))),
                     Err(mistakes) => {
                         for (field, why) in mistakes {
@@ -93,23 +93,23 @@ impl KubeconfigResolver {
         &mut self,
         at: &FieldLocation<'_>,
         name: &str,
-        written: &AuthProviderConfig,
+        provider: &AuthProviderConfig,
     ) -> Option<CredentialPlugin> {
-        match written.name.as_str() {
+        match provider.name.as_str() {
             "oidc" => {}
             "gcp" | "azure" => {
-                let instead = if written.name == "gcp" { "gke-gcloud-auth-plugin" } else { "kubelogin" };
-                let why = format!("client-go has removed {:?}; use exec with {instead}", written.name);
+                let instead = if provider.name == "gcp" { "gke-gcloud-auth-plugin" } else { "kubelogin" };
+                let why = format!("client-go has removed {:?}; use exec with {instead}", provider.name);
                 return self.report(&at.child("name"), why);
             }
             // client-go's message.
             other => return self.report(&at.child("name"), format_args!("no Auth Provider found for name {other:?}")),
         }
         let at = at.child("config");
-        let value = |field: &str| written.config.get(field).map_or("", String::as_str);
+        let value = |field: &str| provider.config.get(field).map_or("", String::as_str);
         let (file, data) = (value("idp-certificate-authority"), value("idp-certificate-authority-data"));
         let authorities = self.load_content(&at.child("idp-certificate-authority"), file, data)?;
-        match OidcPlugin::new(name, at.location.file.as_deref(), &written.config, authorities) {
+        match OidcPlugin::new(name, at.location.file.as_deref(), &provider.config, authorities) {
             Ok(oidc) => Some(CredentialPlugin::Oidc(Arc::new(oidc))),
             Err(mistakes) => {
                 for (field, why) in mistakes {
@@ -128,8 +128,8 @@ impl KubeconfigResolver {
         match (chain?, private?) {
             (None, None) => Some(None),
             (Some((chain_of, chain)), Some((key_of, private))) => {
-                let place = if chain_of == key_of { chain_of } else { format!("{chain_of} with {key_of}") };
-                self.problems.collect(KeyPair::from_pem(&chain, &private, &place)).map(|pair| Some(Arc::new(pair)))
+                let location = if chain_of == key_of { chain_of } else { format!("{chain_of} with {key_of}") };
+                self.problems.collect(KeyPair::from_pem(&chain, &private, &location)).map(|pair| Some(Arc::new(pair)))
             }
             (Some(_), None) => self.report(&key, "is missing; client-certificate needs it"),
             (None, Some(_)) => self.report(&certificate, "is missing; client-key needs it"),

@@ -59,8 +59,8 @@ impl CredentialCache {
         if let Some((_, denied)) = failed.filter(|(at, _)| at.elapsed() < FAILURE_TTL) {
             return Err(denied);
         }
-        let asking = self.pending.borrow_mut().get_or_insert_with(|| self.start_request()).clone();
-        asking.await
+        let request = self.pending.borrow_mut().get_or_insert_with(|| self.start_request()).clone();
+        request.await
     }
 
     /// Credentials other than `refused`, for which the server answered 401. `None` if the plugin has no others now.

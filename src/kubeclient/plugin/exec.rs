@@ -51,7 +51,7 @@ pub(in crate::kubeclient) struct ExecPlugin {
     /// Name of the user in the kubeconfig.
     user: String,
     /// Path of the kubeconfig.
-    place: String,
+    location: String,
     version: &'static str,
     /// The command as in the kubeconfig, for messages.
     command_text: String,
@@ -99,11 +99,11 @@ impl ExecPlugin {
     pub(in crate::kubeclient) fn new(
         user: &str,
         folder: &Path,
-        place: &str,
-        written: &ExecConfig,
+        location: &str,
+        config: &ExecConfig,
     ) -> Result<ExecPlugin, Vec<(&'static str, String)>> {
         let mut mistakes = Vec::new();
-        let version = match written.api_version.as_str() {
+        let version = match config.api_version.as_str() {
             "client.authentication.k8s.io/v1" => "client.authentication.k8s.io/v1",
             "client.authentication.k8s.io/v1beta1" => "client.authentication.k8s.io/v1beta1",
             other => {
@@ -113,17 +113,17 @@ impl ExecPlugin {
                 ""
             }
         };
-        if written.command.is_empty() {
+        if config.command.is_empty() {
             mistakes.push(("command", "is missing".to_owned()));
         }
-        if written.env.iter().any(|variable| variable.name.is_empty() || variable.name.contains(['=', '\0'])) {
+        if config.env.iter().any(|variable| variable.name.is_empty() || variable.name.contains(['=', '\0'])) {
             mistakes.push(("env", "a variable has no name, or an invalid one".to_owned()));
         }
-        let values = written.env.iter().map(|variable| &variable.value);
-        if written.args.iter().chain(values).chain([&written.command]).any(|text| text.contains('\0')) {
+        let values = config.env.iter().map(|variable| &variable.value);
+        if config.args.iter().chain(values).chain([&config.command]).any(|text| text.contains('\0')) {
             mistakes.push(("args", "a NUL character cannot be passed to a program".to_owned()));
         }
-        let interactive = match (written.interactive_mode.as_str(), version) {
+        let interactive = match (config.interactive_mode.as_str(), version) {
             ("Never", _) => InteractiveMode::Never,
             ("Always", _) => InteractiveMode::Always,
             ("IfAvailable", _) => InteractiveMode::IfAvailable,
@@ -137,19 +137,19 @@ impl ExecPlugin {
             return Err(mistakes);
         }
         // A name without a slash is looked up in PATH. A path is relative to the kubeconfig.
-        let named = &written.command;
+        let named = &config.command;
         let command = if named.contains('/') { folder.join(named) } else { PathBuf::from(named) };
         Ok(ExecPlugin {
             user: user.to_owned(),
-            place: place.to_owned(),
+            location: location.to_owned(),
             version,
             command_text: named.clone(),
             command,
-            arguments: written.args.clone(),
-            environment: written.env.iter().map(|it| (it.name.clone(), it.value.clone())).collect(),
-            install_hint: written.install_hint.clone(),
+            arguments: config.args.clone(),
+            environment: config.env.iter().map(|it| (it.name.clone(), it.value.clone())).collect(),
+            install_hint: config.install_hint.clone(),
             interactive,
-            provides_cluster_info: written.provide_cluster_info,
+            provides_cluster_info: config.provide_cluster_info,
             cluster: None,
         })
     }
@@ -185,19 +185,19 @@ impl ExecPlugin {
             }
             _ => self.error(&format!("exec: {}: {error}", self.command_text), "check the permissions of the file"),
         })?;
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let stdout = child.stdout.take();
-        let over = timeout(patience, async {
+        let run = timeout(patience, async {
             if let Some(stdout) = stdout {
-                stdout.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut said).await?;
+                stdout.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut output).await?;
             }
             // Not waited for: it may block until the rest is read.
-            if said.len() as u64 > MAX_OUTPUT_BYTES {
+            if output.len() as u64 > MAX_OUTPUT_BYTES {
                 return Ok(None);
             }
             child.wait().await.map(Some)
         });
-        let status = match over.await {
+        let status = match run.await {
             Ok(Ok(Some(status))) => status,
             Ok(Ok(None)) => {
                 let why = format!("exec: decoding stdout: longer than {MAX_OUTPUT_BYTES} bytes");
@@ -217,7 +217,7 @@ impl ExecPlugin {
             let why = format!("exec: executable {} failed with exit code {code}", self.command_text);
             return Err(self.error(&why, "its error output is in the terminal or log of narthex proxy"));
         }
-        self.parse_credential(&said, SystemTime::now()).map_err(|why| {
+        self.parse_credential(&output, SystemTime::now()).map_err(|why| {
             self.error(&why, "run it manually: it must write an ExecCredential and nothing else to standard output")
         })
     }
@@ -232,22 +232,22 @@ impl ExecPlugin {
     }
 
     /// Parses the output. Errors do not quote it: it may hold secrets.
-    fn parse_credential(&self, said: &[u8], now: SystemTime) -> Result<PluginCredentials, String> {
+    fn parse_credential(&self, output: &[u8], now: SystemTime) -> Result<PluginCredentials, String> {
         let no_credential = || "exec: decoding stdout: not an ExecCredential".to_owned();
-        let said = std::str::from_utf8(said).map_err(|_| no_credential())?;
+        let output = std::str::from_utf8(output).map_err(|_| no_credential())?;
         // JSON, or YAML, which client-go accepts too.
-        let said: ExecCredential = serde_saphyr::from_str(said).map_err(|_| no_credential())?;
-        if said.kind != "ExecCredential" {
+        let credential: ExecCredential = serde_saphyr::from_str(output).map_err(|_| no_credential())?;
+        if credential.kind != "ExecCredential" {
             return Err(no_credential());
         }
-        if said.api_version != self.version {
+        if credential.api_version != self.version {
             return Err(format!(
                 "exec plugin is configured to use API version {}, plugin returned version {}",
                 self.version,
-                strip_control_characters(&said.api_version)
+                strip_control_characters(&credential.api_version)
             ));
         }
-        let status = said.status.ok_or("exec plugin didn't return a status field")?;
+        let status = credential.status.ok_or("exec plugin didn't return a status field")?;
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let identity = match (given(status.client_certificate_data), given(status.client_key_data)) {
             (None, None) => None,
@@ -266,12 +266,12 @@ impl ExecPlugin {
         }
         let stamp = given(status.expiration_timestamp);
         let stamp = stamp.map(|stamp| stamp.parse::<jiff::Timestamp>().map(SystemTime::from));
-        let said =
+        let expiry =
             stamp.transpose().map_err(|_| "exec: decoding stdout: expirationTimestamp is not an RFC 3339 time")?;
         // A certificate also expires by itself.
         let ends =
             identity.as_ref().map(|pair| SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs()));
-        let until = [said, ends].into_iter().flatten().min();
+        let until = [expiry, ends].into_iter().flatten().min();
         Ok(PluginCredentials { authorization, identity: identity.map(Arc::new), valid_from: now, expires_at: until })
     }
 
@@ -284,7 +284,7 @@ impl ExecPlugin {
         };
         let message =
             format!("user {:?}: executable {} not found; {}", self.user, self.command_text, self.install_advice());
-        (!found).then(|| Problem::new(&self.place, message))
+        (!found).then(|| Problem::new(&self.location, message))
     }
 
     fn install_advice(&self) -> String {
@@ -297,7 +297,7 @@ impl ExecPlugin {
     }
 
     fn error(&self, why: &str, advice: &str) -> CredentialError {
-        CredentialError(format!("getting credentials: {why}\nuser {:?} of {}: {advice}", self.user, self.place))
+        CredentialError(format!("getting credentials: {why}\nuser {:?} of {}: {advice}", self.user, self.location))
     }
 }
 

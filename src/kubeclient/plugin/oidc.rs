@@ -11,7 +11,6 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Limited};
 use parking_lot::Mutex;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -20,7 +19,7 @@ use tokio::time::timeout;
 use super::save_tokens::save_tokens;
 use super::{CredentialError, PluginCredentials, bearer_header, strip_control_characters};
 use crate::egress::{Address, BackendTls, Destination, Dialer, EndpointKey, Host, Pool, SendError, TransportSecurity};
-use crate::message::Body;
+use crate::message::{Body, read_document, split_authority};
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
@@ -215,8 +214,8 @@ impl OidcPlugin {
         authorization: Option<HeaderValue>,
         dialer: &Dialer,
     ) -> Result<(StatusCode, Bytes), String> {
-        let (authority, host) = (to.authority().map_or("", |it| it.as_str()), to.host().unwrap_or_default());
-        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let authority = to.authority().map_or("", |it| it.as_str());
+        let (name, port) = split_authority(authority).ok_or("the URL has no valid host and port")?;
         let settings = ClientSettings {
             ca_bundle: self.authorities.clone(),
             insecure_skip_verify: false,
@@ -226,7 +225,7 @@ impl OidcPlugin {
         let tls = BackendTls::new(name, settings).map_err(|problem| problem.to_string())?;
         let host = name.parse().map_or_else(|_| Host::Name(name.to_owned()), Host::Ip);
         let upstream = EndpointKey {
-            address: Address::Tcp(Destination { host, port: to.port_u16().unwrap_or(443) }),
+            address: Address::Tcp(Destination { host, port: port.unwrap_or(443) }),
             security: TransportSecurity::Tls(Arc::new(tls)),
             connect_timeout: CONNECT_TIMEOUT,
             egress_route: dialer.routes().load().default_route().clone(),
@@ -255,14 +254,14 @@ impl OidcPlugin {
             }
         })?;
         let (head, body) = sent.response.into_parts();
-        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| error.to_string())?;
-        Ok((head.status, body.to_bytes()))
+        let body = read_document(&head.headers, body, MAX_RESPONSE_BYTES).await.map_err(|error| error.to_string())?;
+        Ok((head.status, body))
     }
 
     fn error(&self, why: &str) -> CredentialError {
-        let place = self.file.as_deref().unwrap_or(Path::new("the kubeconfig")).display();
+        let file = self.file.as_deref().unwrap_or(Path::new("the kubeconfig")).display();
         CredentialError(format!(
-            "getting credentials: {why}\nuser {:?} of {place}: if this persists, log in again with the tool that wrote \
+            "getting credentials: {why}\nuser {:?} of {file}: if this persists, log in again with the tool that wrote \
              its auth-provider",
             self.user
         ))
@@ -275,9 +274,9 @@ fn parse_token_response(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Re
     match answer {
         Ok(answer) if status.is_success() => Ok(answer),
         Ok(TokenResponse { error, error_description, .. }) => {
-            let said: String =
+            let body_start: String =
                 strip_control_characters(&format!("{error} {error_description}")).chars().take(300).collect();
-            Err(format!("failed to refresh token: {endpoint} answered {status}: {}", said.trim()))
+            Err(format!("failed to refresh token: {endpoint} answered {status}: {}", body_start.trim()))
         }
         Err(_) => Err(format!("failed to refresh token: {endpoint} answered {status} without JSON")),
     }

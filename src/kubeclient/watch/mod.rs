@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::StatusCode;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt as _;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 
 use super::Client;
 use crate::egress::EndpointResponse;
+use crate::message::read_document;
 use event::{LineBuffer, ListPage, RawWatchEvent, WatchErrorStatus, WatchEventType, resource_version};
 use reflector_state::{ReflectorState, ReflectorStep};
 
@@ -46,8 +47,8 @@ pub trait ReflectorHandler {
     fn on_apply(&self, object: &RawValue);
     /// Called when an object was deleted.
     fn on_delete(&self, object: &RawValue);
-    /// The server answered within `took`: known objects are current.
-    fn on_healthy(&self, took: Duration);
+    /// The server answered within `duration`: known objects are current.
+    fn on_healthy(&self, duration: Duration);
     /// A list or watch failed: known objects may be stale.
     fn on_error(&self, why: &WatchFailure);
 }
@@ -77,17 +78,16 @@ enum WatchEnd {
 
 /// Lists and watches the collection at `path`, which may have a query, until the future is dropped. The `client`'s
 /// thread must have a `LocalSet`.
-pub async fn list_and_watch(client: Rc<Client>, path: &str, keeper: &impl ReflectorHandler) {
-    let following =
-        Reflector { client, path, query_separator: if path.contains('?') { '&' } else { '?' }, handler: keeper };
-    let mut course = ReflectorState::new();
+pub async fn list_and_watch(client: Rc<Client>, path: &str, handler: &impl ReflectorHandler) {
+    let following = Reflector { client, path, query_separator: if path.contains('?') { '&' } else { '?' }, handler };
+    let mut state = ReflectorState::new();
     loop {
-        match course.next_step() {
+        match state.next_step() {
             // Jitter, so that reflectors that failed together do not retry together.
             ReflectorStep::Pause(pause) => sleep(pause.mul_f64(0.5 + fastrand::f64())).await,
-            ReflectorStep::List { limit, next } => following.list(&mut course, limit, &next).await,
+            ReflectorStep::List { limit, next } => following.list(&mut state, limit, &next).await,
             ReflectorStep::Watch { version, seconds } => {
-                following.watch(&mut course, &version, fastrand::u32(seconds)).await;
+                following.watch(&mut state, &version, fastrand::u32(seconds)).await;
             }
         }
     }
@@ -102,7 +102,7 @@ struct Reflector<'f, K> {
 }
 
 impl<K: ReflectorHandler> Reflector<'_, K> {
-    async fn list(&self, course: &mut ReflectorState, limit: Option<u32>, next: &str) {
+    async fn list(&self, state: &mut ReflectorState, limit: Option<u32>, next: &str) {
         let mut path = self.path.to_owned();
         if let Some(limit) = limit {
             path += &format!("{}limit={limit}", self.query_separator);
@@ -113,7 +113,7 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
         }
         let began = Instant::now();
         let answer = timeout(LIST_TIMEOUT, self.fetch_body(&path)).await;
-        let took = began.elapsed();
+        let duration = began.elapsed();
         let answer = answer
             .unwrap_or_else(|_| Err(WatchEnd::Failed(WatchFailure::new(format!("no list within {LIST_TIMEOUT:?}")))));
         let page = answer.as_ref().map_err(|end| match end {
@@ -125,38 +125,38 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
         });
         match page {
             Ok(page) => {
-                if course.is_list_start() {
+                if state.is_list_start() {
                     self.handler.on_list_start();
                 }
                 page.items.unwrap_or_default().into_iter().for_each(|object| self.handler.on_item(object));
-                if course.on_page(page.metadata.resource_version, page.metadata.r#continue) {
+                if state.on_page(page.metadata.resource_version, page.metadata.r#continue) {
                     self.handler.on_synced();
-                    self.handler.on_healthy(took);
+                    self.handler.on_healthy(duration);
                 }
             }
-            Err(None) => course.on_page_expired(),
-            Err(Some(failure)) => self.record_failure(course, &failure),
+            Err(None) => state.on_page_expired(),
+            Err(Some(failure)) => self.record_failure(state, &failure),
         }
     }
 
-    async fn watch(&self, course: &mut ReflectorState, version: &str, seconds: u32) {
+    async fn watch(&self, state: &mut ReflectorState, version: &str, seconds: u32) {
         let path = format!(
             "{}{}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}",
             self.path, self.query_separator
         );
         let began = Instant::now();
-        match self.read_events(course, &path).await {
-            Ok(()) => course.on_watch_end(began.elapsed()),
+        match self.read_events(state, &path).await {
+            Ok(()) => state.on_watch_end(began.elapsed()),
             Err(WatchEnd::Expired) => {
                 tracing::debug!(path = self.path, "the resource version of the watch has expired; listing again");
-                course.on_expired();
+                state.on_expired();
             }
-            Err(WatchEnd::Failed(failure)) => self.record_failure(course, &failure),
+            Err(WatchEnd::Failed(failure)) => self.record_failure(state, &failure),
         }
     }
 
     /// Handles events until the watch ends.
-    async fn read_events(&self, course: &mut ReflectorState, path: &str) -> Result<(), WatchEnd> {
+    async fn read_events(&self, state: &mut ReflectorState, path: &str) -> Result<(), WatchEnd> {
         let began = Instant::now();
         let sent = self.send_get(path).await?;
         // Kept until the body has ended: dropping the lease ends the stream.
@@ -169,12 +169,12 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
             let Some(data) = data else { return Ok(()) };
             let data = data.map_err(|error| failed(format!("the watch broke: {error}")))?;
             lines
-                .add(&data, MAX_EVENT_BYTES, |line| self.handle_event(course, line))
+                .add(&data, MAX_EVENT_BYTES, |line| self.handle_event(state, line))
                 .map_err(|_| failed(format!("an event is longer than {MAX_EVENT_BYTES} bytes")))??;
         }
     }
 
-    fn handle_event(&self, course: &mut ReflectorState, line: &[u8]) -> Result<(), WatchEnd> {
+    fn handle_event(&self, state: &mut ReflectorState, line: &[u8]) -> Result<(), WatchEnd> {
         let event: RawWatchEvent<'_> =
             serde_json::from_slice(line).map_err(|error| WatchEnd::Failed(invalid_response(&error)))?;
         match event.r#type {
@@ -186,7 +186,7 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
         }
         let version = resource_version(event.object);
         if !version.is_empty() {
-            course.on_version(version);
+            state.on_version(version);
         }
         Ok(())
     }
@@ -199,10 +199,10 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
         let EndpointResponse { response, guard: mut lease, .. } = sent;
         let (head, body) = response.into_parts();
         let seconds = head.headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let said = timeout(HEAD_TIMEOUT, Limited::new(body, MAX_EVENT_BYTES).collect()).await;
-        let said = said.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let document = timeout(HEAD_TIMEOUT, read_document(&head.headers, body, MAX_EVENT_BYTES)).await;
+        let body = document.ok().and_then(Result::ok).unwrap_or_default();
         lease.finish();
-        Err(match end_from_status(&said, seconds.map(Duration::from_secs)) {
+        Err(match end_from_status(&body, seconds.map(Duration::from_secs)) {
             // The status line takes precedence over the body.
             WatchEnd::Failed(failure) if head.status == StatusCode::GONE => {
                 tracing::debug!(failure.why, "410");
@@ -222,15 +222,16 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
 
     async fn fetch_body(&self, path: &str) -> Result<Bytes, WatchEnd> {
         let EndpointResponse { response, guard: mut lease, .. } = self.send_get(path).await?;
-        let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await;
-        let body = body.map_err(|error| failed(format!("the list broke off: {error}")))?.to_bytes();
+        let (head, body) = response.into_parts();
+        let body = read_document(&head.headers, body, MAX_PAGE_BYTES).await;
+        let body = body.map_err(|error| failed(format!("the list cannot be read: {error}")))?;
         lease.finish();
         Ok(body)
     }
 
-    fn record_failure(&self, course: &mut ReflectorState, failure: &WatchFailure) {
+    fn record_failure(&self, state: &mut ReflectorState, failure: &WatchFailure) {
         self.handler.on_error(failure);
-        course.on_failure(failure.retry_after);
+        state.on_failure(failure.retry_after);
     }
 }
 
@@ -250,17 +251,17 @@ fn invalid_response(error: &serde_json::Error) -> WatchFailure {
 
 /// Interprets a `Status`, or another error body.
 fn end_from_status(text: &[u8], retry_after: Option<Duration>) -> WatchEnd {
-    let said: WatchErrorStatus = serde_json::from_slice(text).unwrap_or_default();
-    if said.is_expired() {
+    let error_status: WatchErrorStatus = serde_json::from_slice(text).unwrap_or_default();
+    if error_status.is_expired() {
         return WatchEnd::Expired;
     }
-    let seconds = said.details.map_or(0, |details| details.retry_after_seconds);
-    let asked = Some(Duration::from_secs(seconds)).filter(|asked| !asked.is_zero());
-    let words: String = said.message.chars().filter(|letter| !letter.is_control()).take(300).collect();
-    let status = Some(said.code).filter(|code| *code != 0);
+    let seconds = error_status.details.map_or(0, |details| details.retry_after_seconds);
+    let requested_delay = Some(Duration::from_secs(seconds)).filter(|requested_delay| !requested_delay.is_zero());
+    let words: String = error_status.message.chars().filter(|letter| !letter.is_control()).take(300).collect();
+    let status = Some(error_status.code).filter(|code| *code != 0);
     WatchEnd::Failed(WatchFailure {
         status,
-        why: if words.is_empty() { said.reason } else { words },
-        retry_after: retry_after.max(asked),
+        why: if words.is_empty() { error_status.reason } else { words },
+        retry_after: retry_after.max(requested_delay),
     })
 }

@@ -56,8 +56,8 @@ enum ReflectorPosition {
 impl ReflectorState {
     /// The initial state.
     pub(super) fn new() -> ReflectorState {
-        let place = ReflectorPosition::List { next: String::new() };
-        ReflectorState { position: place, pause: None, backoff: BACKOFF.0, unpaged: false, relist_after_expiry: false }
+        let position = ReflectorPosition::List { next: String::new() };
+        ReflectorState { position, pause: None, backoff: BACKOFF.0, unpaged: false, relist_after_expiry: false }
     }
 
     /// The next step. A pause is returned once.

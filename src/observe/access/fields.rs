@@ -9,8 +9,8 @@ use super::record::OpenRecord;
 
 impl OpenRecord {
     /// Appends the record as one line. `body` is the duration of the response body.
-    pub(super) fn write_line(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
-        let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
+    pub(super) fn write_line(&self, out: &mut Vec<u8>, duration: Duration, body: Option<Duration>) {
+        let began = SystemTime::now().checked_sub(duration).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut line = AccessLogLine::begin(out, self.worker.settings.form, began);
         if let Some(id) = &self.audit_id {
             line.text("audit", id.as_bytes(), 64);
@@ -67,7 +67,7 @@ impl OpenRecord {
         if let Some(body) = body {
             line.micros("body_us", body);
         }
-        line.micros("total_us", took);
+        line.micros("total_us", duration);
         line.number("in", self.request_body.as_ref().map_or(0, |receipt| receipt.bytes()));
         line.number("out", self.sent);
         if self.retries > 0 {

@@ -113,21 +113,21 @@ impl<'b> AccessLogLine<'b> {
         self.number(key, u64::try_from(value.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Appends arbitrary bytes: truncated to `most` bytes, then escaped.
-    pub(super) fn text(&mut self, key: &str, value: &[u8], most: usize) {
+    /// Appends arbitrary bytes: truncated to `limit` bytes, then escaped.
+    pub(super) fn text(&mut self, key: &str, value: &[u8], limit: usize) {
         self.key(key);
         self.raw("\"");
-        self.escaped(value, most);
+        self.escaped(value, limit);
         self.raw("\"");
     }
 
     /// Appends a request's path and query without the values of parameters that may be secret.
-    pub(super) fn path(&mut self, key: &str, path: &str, query: Option<&str>, most: usize) {
+    pub(super) fn path(&mut self, key: &str, path: &str, query: Option<&str>, limit: usize) {
         self.key(key);
         self.raw("\"");
-        self.escaped(path.as_bytes(), most);
+        self.escaped(path.as_bytes(), limit);
         if let Some(query) = query {
-            let mut left = most;
+            let mut left = limit;
             for (n, pair) in query.split('&').enumerate() {
                 self.raw(if n == 0 { "?" } else { "&" });
                 if left < pair.len() {
@@ -137,10 +137,10 @@ impl<'b> AccessLogLine<'b> {
                 left -= pair.len();
                 match hidden_parameter(pair) {
                     Some(name) => {
-                        self.escaped(name.as_bytes(), most);
+                        self.escaped(name.as_bytes(), limit);
                         self.raw("=***");
                     }
-                    None => self.escaped(pair.as_bytes(), most),
+                    None => self.escaped(pair.as_bytes(), limit),
                 }
             }
         }
@@ -167,8 +167,8 @@ impl<'b> AccessLogLine<'b> {
         }
     }
 
-    fn escaped(&mut self, value: &[u8], most: usize) {
-        let shown = &value[..value.len().min(most)];
+    fn escaped(&mut self, value: &[u8], limit: usize) {
+        let shown = &value[..value.len().min(limit)];
         // Plain text is copied; other text is escaped character by character.
         let plain = |byte: &u8| (0x20..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
         if shown.iter().all(plain) {
@@ -323,16 +323,16 @@ mod tests {
 
     #[test]
     fn access_log_long_values_are_truncated() {
-        let written = line(AccessLogFormat::Text, |line| line.text("agent", &[b'x'; 300], 4));
-        assert!(written.ends_with(" agent=\"xxxx...(300 bytes)\"\n"), "{written}");
+        let text = line(AccessLogFormat::Text, |line| line.text("agent", &[b'x'; 300], 4));
+        assert!(text.ends_with(" agent=\"xxxx...(300 bytes)\"\n"), "{text}");
     }
 
     #[test]
     fn access_log_hides_query_secrets() {
         let query = "watch=true&token=s3cret&access_token=s3cret&fieldSelector=metadata.name%3Dx&follow&command=s3cret";
-        let written = line(AccessLogFormat::Text, |line| line.path("path", "/apis/a\"b", Some(query), 1000));
+        let text = line(AccessLogFormat::Text, |line| line.path("path", "/apis/a\"b", Some(query), 1000));
         assert_eq!(
-            written,
+            text,
             "2026-11-20T00:00:00.000042Z access path=\"/apis/a\\\"b?watch=true&token=***&access_token=***\
              &fieldSelector=metadata.name%3Dx&follow&command=***\"\n"
         );
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn access_log_long_query_is_truncated_between_parameters() {
-        let written = line(AccessLogFormat::Text, |line| line.path("path", "/", Some("limit=1&limit=2&limit=3"), 14));
-        assert!(written.ends_with("path=\"/?limit=1&limit=2&...\"\n"), "{written}");
+        let text = line(AccessLogFormat::Text, |line| line.path("path", "/", Some("limit=1&limit=2&limit=3"), 14));
+        assert!(text.ends_with("path=\"/?limit=1&limit=2&...\"\n"), "{text}");
     }
 }

@@ -28,7 +28,7 @@ pub struct ProxyRecord<'r> {
     /// Why the proxy itself refused or failed; empty for a response of the API server.
     pub cause: &'r str,
     /// Time until the response headers.
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 impl ProxyAccessLog {
@@ -42,7 +42,7 @@ impl ProxyAccessLog {
         if !self.settings.mode.should_write(!record.cause.is_empty() || record.status >= 500) {
             return;
         }
-        let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
+        let began = SystemTime::now().checked_sub(record.duration).unwrap_or(SystemTime::UNIX_EPOCH);
         self.sink.write(|out| {
             let mut line = AccessLogLine::begin(out, self.settings.form, began);
             if let Some(client) = record.client {
@@ -51,7 +51,7 @@ impl ProxyAccessLog {
             line.text("method", record.method.as_str().as_bytes(), 32);
             line.path("path", record.uri.path(), record.uri.query(), 1024);
             line.number("status", u64::from(record.status));
-            line.micros("headers_us", record.took);
+            line.micros("headers_us", record.duration);
             if !record.cause.is_empty() {
                 line.text("cause", record.cause.as_bytes(), 1024);
             }

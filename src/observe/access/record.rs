@@ -135,7 +135,7 @@ impl AccessRecord {
     /// Evaluates the audit policy and emits the first event. Called once, while the headers are still the client's.
     pub fn start_audit(&mut self, auditor: &Arc<Auditor>, begin: &AuditInput<'_>) {
         let open = &mut *self.0;
-        let known = Facts {
+        let facts = Facts {
             id: open.audit_id.as_ref(),
             method: &open.method,
             uri: &open.uri,
@@ -143,7 +143,7 @@ impl AccessRecord {
             client: open.client.ip(),
             began: open.started_at,
         };
-        open.audit = auditor.begin(begin, &known);
+        open.audit = auditor.begin(begin, &facts);
         if let Some(audited) = &open.audit
             && let Some(copy) = audited.capture_request(begin.headers)
         {
@@ -178,17 +178,17 @@ impl AccessRecord {
         self.0.worker.control_plane().map(|name| &**name)
     }
 
-    /// Sets the metric labels; from now on the request counts as in flight, or as long-running. `known` as for
+    /// Sets the metric labels; from now on the request counts as in flight, or as long-running. `known_labels` as for
     /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first call has an effect.
     pub fn set_labels(
         &mut self,
         labels: &RequestLabels<'_>,
         long_running: bool,
-        known: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
+        known_labels: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
     ) {
         if self.0.counted.is_none() {
             let metrics = &self.0.worker.metrics;
-            let series = metrics.series(labels, known);
+            let series = metrics.series(labels, known_labels);
             let verb = metrics.request_started(series, long_running);
             self.0.counted = Some(CountedRequest { series, verb, long_running });
         }
@@ -328,11 +328,11 @@ impl OpenRecord {
                 .is_some_and(|refused| refused.blame == Blame::Gateway && matches!(self.status, 429 | 503 | 504))
     }
 
-    fn should_write(&self, took: Duration) -> bool {
+    fn should_write(&self, duration: Duration) -> bool {
         match self.worker.settings.mode {
             AccessLogMode::Off => false,
             AccessLogMode::All => true,
-            AccessLogMode::Errors => self.is_refused() || (took > SLOW_REQUEST && !self.long_running_and_watch().0),
+            AccessLogMode::Errors => self.is_refused() || (duration > SLOW_REQUEST && !self.long_running_and_watch().0),
         }
     }
 
@@ -369,7 +369,7 @@ impl OpenRecord {
         }
     }
 
-    fn record_metrics(&self, took: Duration, body: Option<Duration>) {
+    fn record_metrics(&self, duration: Duration, body: Option<Duration>) {
         let metrics = &self.worker.metrics;
         // A request that was refused before it was parsed is counted by its method.
         let (long_running, watch) = self.long_running_and_watch();
@@ -383,7 +383,7 @@ impl OpenRecord {
         };
         let ended = RequestOutcome {
             code: self.status,
-            took,
+            duration,
             bytes: self.sent,
             is_self_defense: self.is_self_defense(),
             by_slow_client: self.end == EndReason::SlowClient,
@@ -416,21 +416,22 @@ impl OpenRecord {
 impl Drop for OpenRecord {
     fn drop(&mut self) {
         let now = Instant::now();
-        let took = now - self.started_at;
+        let duration = now - self.started_at;
         let body = self.headers_duration.is_some().then(|| now - self.last_phase_end);
         if self.end == EndReason::ClientGone && self.worker.is_cutting.get() {
             self.end = EndReason::Cut;
         }
-        self.record_metrics(took, body);
+        self.record_metrics(duration, body);
         if let Some(audited) = self.audit.take() {
             let request = self.request_body.as_ref().and_then(|receipt| receipt.take_captured());
             audited.finish(self.status, self.end, request);
         }
-        if self.is_refused() {
+        // That an object is not there is an ordinary answer: clients ask before they create.
+        if self.is_refused() && self.status != 404 {
             self.worker.sink.push_refusal(self.to_refused_request());
         }
-        if self.should_write(took) {
-            self.worker.sink.write(|out| self.write_line(out, took, body));
+        if self.should_write(duration) {
+            self.worker.sink.write(|out| self.write_line(out, duration, body));
         }
         if let Some(trace) = self.trace.take() {
             self.finish_trace(*trace, now);

@@ -63,10 +63,10 @@ impl RefusedRequest {
     }
 }
 
-/// Truncates a text to `most` bytes at a character boundary, ending in three dots.
-fn truncate_text(text: &mut String, most: usize) {
-    if text.len() > most {
-        text.truncate(text.floor_char_boundary(most - 3));
+/// Truncates a text to `limit` bytes at a character boundary, ending in three dots.
+fn truncate_text(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit - 3));
         text.push_str("...");
         text.shrink_to_fit();
     }

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use super::line::redacted_query;
 use super::record::{AccessRecord, OpenRecord};
 use crate::observe::EndReason;
-use crate::observe::trace::{RelayRecord, RequestTrace, SpanRecord, TraceInput, Tracer};
+use crate::observe::trace::{BackendSpanRecord, RequestTrace, SpanRecord, TraceInput, Tracer};
 
 impl AccessRecord {
     /// Starts the trace of the request, if it is sampled, and sets the trace context in `headers` for the backend. Called
@@ -31,7 +31,7 @@ impl OpenRecord {
                 EndReason::Complete | EndReason::ClientGone | EndReason::Drained => None,
             },
         };
-        let relay = self.service.as_ref().zip(self.admit_duration).map(|(service, admitted)| RelayRecord {
+        let backend = self.service.as_ref().zip(self.admit_duration).map(|(service, admitted)| BackendSpanRecord {
             started_at: self.started_at + admitted,
             service: service.name(),
             endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.address()),
@@ -55,7 +55,7 @@ impl OpenRecord {
             received: self.request_body.as_ref().map_or(0, |body| body.bytes()),
             sent: self.sent,
             failure,
-            relay,
+            backend,
         });
     }
 }

@@ -30,7 +30,7 @@ pub struct TunnelRecord<'r> {
     /// Time until the destination was connected.
     pub dial: Option<Duration>,
     /// Duration of the connection.
-    pub took: Duration,
+    pub duration: Duration,
     /// Bytes from the client.
     pub received: u64,
     /// Bytes to the client.
@@ -48,7 +48,7 @@ impl TunnelAccessLog {
         if !self.settings.mode.should_write(record.failed) {
             return;
         }
-        let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
+        let began = SystemTime::now().checked_sub(record.duration).unwrap_or(SystemTime::UNIX_EPOCH);
         self.sink.write(|out| {
             let mut line = AccessLogLine::begin(out, self.settings.form, began);
             line.word("client", &record.client.to_string());
@@ -62,7 +62,7 @@ impl TunnelAccessLog {
             if let Some(dial) = record.dial {
                 line.micros("dial_us", dial);
             }
-            line.micros("total_us", record.took);
+            line.micros("total_us", record.duration);
             line.number("in", record.received);
             line.number("out", record.sent);
             if !record.cause.is_empty() {
@@ -92,7 +92,7 @@ mod tests {
             failed,
             cause: if failed { "no pattern\nmatches" } else { "" },
             dial: (!failed).then_some(Duration::from_micros(7)),
-            took: Duration::from_micros(9),
+            duration: Duration::from_micros(9),
             received: 1,
             sent: 2,
         };

@@ -182,11 +182,11 @@ impl BodyEncoding {
     fn decode(self, bytes: &[u8]) -> Result<Value, OmitReason> {
         let mut inflated = Vec::new();
         let bytes = if self.is_gzip(bytes) {
-            let most = self.max_unpacked(bytes);
-            let mut unpacking = flate2::read::GzDecoder::new(bytes).take(most as u64 + 1);
+            let max_size = self.max_unpacked(bytes);
+            let mut unpacking = flate2::read::GzDecoder::new(bytes).take(max_size as u64 + 1);
             unpacking.read_to_end(&mut inflated).map_err(|_| OmitReason::NotJson)?;
-            if inflated.len() > most {
-                return Err(if most == MAX_OBJECT_SIZE { OmitReason::TooLong } else { OmitReason::TooExpensive });
+            if inflated.len() > max_size {
+                return Err(if max_size == MAX_OBJECT_SIZE { OmitReason::TooLong } else { OmitReason::TooExpensive });
             }
             &inflated
         } else {

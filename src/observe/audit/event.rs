@@ -225,7 +225,7 @@ impl AuditEvent {
             }
             _ => {}
         }
-        let written = EventJson {
+        let event_json = EventJson {
             kind: alone.then_some("Event"),
             api_version: alone.then_some("audit.k8s.io/v1"),
             level: facts.level.as_str(),
@@ -252,7 +252,7 @@ impl AuditEvent {
         };
         // Serialization does not fail for these types.
         let before = out.len();
-        if serde_json::to_writer(&mut *out, &written).is_err() {
+        if serde_json::to_writer(&mut *out, &event_json).is_err() {
             out.truncate(before);
         }
     }
@@ -395,16 +395,18 @@ impl AuditedRequest {
 
 impl AuditOutcome {
     /// `responseStatus` of the event, from the response body if that is a Status.
-    fn status(&self, answered: Option<&Value>) -> ResponseStatus {
+    fn status(&self, response: Option<&Value>) -> ResponseStatus {
         match self {
             AuditOutcome::Code(code) => {
-                let said = answered.filter(|object| object["kind"] == "Status" && object["apiVersion"] == "v1");
-                let text = |field| said.and_then(|status| status[field].as_str()).unwrap_or_default().to_owned();
+                let status_object =
+                    response.filter(|object| object["kind"] == "Status" && object["apiVersion"] == "v1");
+                let text =
+                    |field| status_object.and_then(|status| status[field].as_str()).unwrap_or_default().to_owned();
                 ResponseStatus {
                     status: text("status"),
                     message: text("message"),
                     reason: text("reason"),
-                    details: said.and_then(|status| status.get("details")).filter(|it| !it.is_null()).cloned(),
+                    details: status_object.and_then(|status| status.get("details")).filter(|it| !it.is_null()).cloned(),
                     code: *code,
                     ..ResponseStatus::default()
                 }
@@ -448,7 +450,7 @@ impl<'e> ObjectReference<'e> {
     fn new(info: &'e RequestInfo<'_>, sent: Option<&'e Value>) -> ObjectReference<'e> {
         let metadata = sent.filter(|_| info.verb != "patch").and_then(|object| object.get("metadata"));
         let says = |field: &str| metadata.and_then(|metadata| metadata.get(field)?.as_str()).unwrap_or_default();
-        let or = |known: &'e str, field| if known.is_empty() { says(field) } else { known };
+        let or = |given: &'e str, field| if given.is_empty() { says(field) } else { given };
         ObjectReference {
             resource: info.resource,
             namespace: or(info.namespace, "namespace").into(),

@@ -81,7 +81,7 @@ impl AuditLogWriter {
 
     fn start_to(
         output: AuditLogOutput,
-        place: String,
+        location: String,
         format: AuditLogFormat,
         metrics: &Arc<Metrics>,
     ) -> Result<AuditLogWriter, Problem> {
@@ -99,11 +99,11 @@ impl AuditLogWriter {
             output,
             format,
             metrics: metrics.clone(),
-            losses: LossReporter::new(place),
+            losses: LossReporter::new(location),
         };
-        let over = ended.clone();
+        let is_ended = ended.clone();
         let thread = thread::Builder::new().name("audit-log".to_owned()).spawn(move || {
-            while !over.load(Relaxed) {
+            while !is_ended.load(Relaxed) {
                 // With a timeout, to log losses even without further events.
                 thread::park_timeout(REPORT_INTERVAL);
                 thread::park_timeout(FLUSH_INTERVAL);
@@ -147,8 +147,8 @@ impl AuditLogTask {
             }
             let lines: Vec<Vec<u8>> = taken.events.iter().map(|event| self.line(event)).collect();
             let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
-            if let Err((written, error)) = self.output.write(&lines) {
-                let lost = lines.len() - written;
+            if let Err((count, error)) = self.output.write(&lines) {
+                let lost = lines.len() - count;
                 self.metrics.audit().record_lost(AuditLoss::Log, lost);
                 self.losses.record_failure(lost, error.to_string());
             }

@@ -65,10 +65,10 @@ impl AuditQueue {
         lost
     }
 
-    /// Takes waiting events, at most `most` and `most_bytes` but at least one: in the order in which they were appended,
-    /// and with about equal cost per control plane, then per user.
-    pub(super) fn take(self: &Arc<AuditQueue>, most: usize, most_bytes: usize) -> EventBatch {
-        let events = self.state.lock().take(Usage { events: most, bytes: most_bytes });
+    /// Takes waiting events, at most `max_events` and `most_bytes` but at least one: in the order in which they were
+    /// appended, and with about equal cost per control plane, then per user.
+    pub(super) fn take(self: &Arc<AuditQueue>, max_events: usize, max_bytes: usize) -> EventBatch {
+        let events = self.state.lock().take(Usage { events: max_events, bytes: max_bytes });
         EventBatch { events, queue: self.clone() }
     }
 
@@ -124,7 +124,7 @@ impl LossReporter {
     pub(super) fn report(&mut self, queue: &AuditQueue) {
         let dropped = queue.dropped();
         if dropped == self.dropped && self.failed == 0
-            || self.reported_at.is_some_and(|told| told.elapsed() < REPORT_INTERVAL)
+            || self.reported_at.is_some_and(|reported_at| reported_at.elapsed() < REPORT_INTERVAL)
         {
             return;
         }

@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use crate::process::open_through_own_links;
+
 /// A rotated log file. It exceeds the maximum size only for a single larger event.
 pub(super) struct RotatedFile {
     path: PathBuf,
@@ -147,9 +149,9 @@ impl RotatedFile {
         backups.sort();
         backups.reverse();
         let oldest = if self.policy.age.is_zero() { None } else { now.checked_sub(self.policy.age) };
-        let most = if self.policy.backups == 0 { usize::MAX } else { self.policy.backups };
+        let max_backups = if self.policy.backups == 0 { usize::MAX } else { self.policy.backups };
         let gone = |(number, (time, path)): (usize, (SystemTime, PathBuf))| {
-            (number >= most || oldest.is_some_and(|oldest| time < oldest)).then_some(path)
+            (number >= max_backups || oldest.is_some_and(|oldest| time < oldest)).then_some(path)
         };
         backups.into_iter().enumerate().filter_map(gone).collect()
     }
@@ -171,7 +173,7 @@ fn parent_directory(path: &Path) -> Option<&Path> {
 }
 
 fn open_for_append(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(mode).open(path)
+    open_through_own_links(OpenOptions::new().append(true).create(true).mode(mode), path)
 }
 
 fn ends_with_newline(path: &Path) -> io::Result<bool> {

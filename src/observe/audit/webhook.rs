@@ -183,9 +183,9 @@ impl TokenBucket {
 
     /// Waits for the next token.
     async fn wait_for_token(&mut self) {
-        let room = self.interval.saturating_mul(u32::try_from(self.burst.saturating_sub(1)).unwrap_or(u32::MAX));
+        let burst_time = self.interval.saturating_mul(u32::try_from(self.burst.saturating_sub(1)).unwrap_or(u32::MAX));
         self.full = self.full.max(Instant::now()) + self.interval;
-        if let Some(at) = self.full.checked_sub(room + self.interval) {
+        if let Some(at) = self.full.checked_sub(burst_time + self.interval) {
             sleep_until(at).await;
         }
     }

@@ -94,8 +94,8 @@ impl EndpointMetrics {
     }
 
     /// Observes the duration of `phase` of a request.
-    pub fn observe(&self, phase: BackendPhase, took: Duration) {
-        self.0.phases[phase as usize].observe_duration(took);
+    pub fn observe(&self, phase: BackendPhase, duration: Duration) {
+        self.0.phases[phase as usize].observe_duration(duration);
     }
 
     /// Counts a request that ended with a 5xx status, or whose response did not arrive (`unanswered`) or was cut off.

@@ -145,7 +145,7 @@ label!(
 impl DryRun {
     /// Value for the query parameters `dryRun`.
     pub fn from_values<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
-        values.into_iter().fold(DryRun::No, |seen, value| match (seen, value) {
+        values.into_iter().fold(DryRun::No, |before, value| match (before, value) {
             (DryRun::Invalid, _) => DryRun::Invalid,
             (_, "All") => DryRun::All,
             _ => DryRun::Invalid,
@@ -202,8 +202,8 @@ impl<'r> RequestLabels<'r> {
     }
 
     /// The labels with unknown names replaced.
-    pub(super) fn bounded(self, known: KnownLabels) -> RequestLabels<'r> {
-        match known {
+    pub(super) fn bounded(self, known_labels: KnownLabels) -> RequestLabels<'r> {
+        match known_labels {
             KnownLabels::Resource => self,
             KnownLabels::GroupVersion if self.resource.is_empty() => RequestLabels { subresource: "", ..self },
             KnownLabels::GroupVersion => RequestLabels { resource: "other", subresource: "", ..self },
@@ -328,7 +328,7 @@ label!(
 /// Index of the value of `username_index`, which is never a person's name (`compressUsername` in
 /// k8s.io/apiserver/pkg/endpoints/filters/metrics.go).
 pub(super) fn username_index(name: &str) -> usize {
-    USERNAMES.iter().position(|known| *known == name).unwrap_or(if name.contains('@') { EMAIL } else { OTHER })
+    USERNAMES.iter().position(|username| *username == name).unwrap_or(if name.contains('@') { EMAIL } else { OTHER })
 }
 
 /// The values that [`username_index`] indexes.

@@ -28,6 +28,7 @@ pub(in crate::observe) use families::audit::{AuditCounts, AuditLoss};
 pub use families::authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
 pub use families::calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
 pub use families::certificates::CertificateMetrics;
+pub use families::compute::{ComputeMetrics, ComputeRefusal};
 pub use families::conversion::{ConversionFailure, ConversionMetrics};
 pub use families::egress::EgressMetrics;
 pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
@@ -87,6 +88,7 @@ pub struct Metrics {
     socks5: Socks5Metrics,
     storage: StorageMetrics,
     conversion: Arc<ConversionMetrics>,
+    compute: Arc<ComputeMetrics>,
 }
 
 /// The open connections of the client listener.
@@ -195,6 +197,7 @@ impl Metrics {
             socks5: Socks5Metrics::default(),
             storage: StorageMetrics::default(),
             conversion: Arc::default(),
+            compute: Arc::default(),
         })
     }
 
@@ -271,6 +274,11 @@ impl Metrics {
     /// Metrics of conversion webhooks.
     pub fn conversion(&self) -> &Arc<ConversionMetrics> {
         &self.conversion
+    }
+
+    /// Metrics of the queue for compute threads.
+    pub fn compute(&self) -> &Arc<ComputeMetrics> {
+        &self.compute
     }
 
     /// Metrics of the store and the watch cache.
@@ -352,8 +360,8 @@ impl Metrics {
     }
 
     /// Sets the maximum number of connections to all endpoints of one APIService.
-    pub fn set_connections_limit(&self, most: usize) {
-        self.connections_limit.store(most as u64, Relaxed);
+    pub fn set_connections_limit(&self, limit: usize) {
+        self.connections_limit.store(limit as u64, Relaxed);
     }
 
     /// Sets the connections of the client listener, once.

@@ -83,6 +83,7 @@ fn render_families(metrics: &Metrics, text: &mut MetricsText) {
         text.sample(&[("reason", failure.as_str())], count);
     }
     metrics.spans.render(text);
+    metrics.storage.render_unenforced(&storage, text);
     metrics.storage.render_history(&storage, text);
     sums.render_watches(text);
     if is_process {
@@ -101,6 +102,7 @@ fn render_client_connections(metrics: &Metrics, text: &mut MetricsText) {
     if let Some(limit) = connections.and_then(|of| of.limit) {
         text.sample(&[], limit as u64);
     }
+    metrics.compute.render(text);
 }
 
 /// Certificates, circuits, client connections, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.
@@ -417,8 +419,8 @@ mod tests {
     use super::super::families::audit::AuditLoss;
     use super::super::families::tracing::SpanLoss;
     use super::super::{
-        CacheResult, CallKind, CircuitState, ClientConnections, ConversionFailure, DecisionCacheKind, DryRun,
-        ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason,
+        CacheResult, CallKind, CircuitState, ClientConnections, ComputeRefusal, ConversionFailure, DecisionCacheKind,
+        DryRun, ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason,
         RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb,
         WorkerMetrics,
     };
@@ -443,7 +445,7 @@ mod tests {
     fn ended(code: u16, millis: u64, bytes: u64) -> RequestOutcome {
         RequestOutcome {
             code,
-            took: Duration::from_millis(millis),
+            duration: Duration::from_millis(millis),
             bytes,
             is_self_defense: code == 429,
             by_slow_client: false,
@@ -558,6 +560,7 @@ mod tests {
             size: 40_960,
             revision: 20_000_000_000_000_012,
             compacted: 7,
+            unenforced_definitions: vec!["foos.g".to_owned()],
             resources: vec![
                 ResourceStats { resource: "configmaps".to_owned(), objects: 2, ..ResourceStats::default() },
                 ResourceStats {
@@ -574,6 +577,8 @@ mod tests {
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), Ok(()));
         let failure = Err(ConversionFailure::PartialResponse);
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
+        metrics.compute().record_wait(Duration::from_millis(6));
+        metrics.compute().record_refusal(ComputeRefusal::QueueFull);
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: Some(9968) });

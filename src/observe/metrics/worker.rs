@@ -92,17 +92,17 @@ impl WorkerMetrics {
         }
     }
 
-    /// Returns the series of `request`. `known` is only called for new names, and decides which of them may become
-    /// labels: [`KnownLabels::Resource`] for resources named by discovery, and so on.
+    /// Returns the series of `request`. `known_labels` is only called for new names, and decides which of them may
+    /// become labels: [`KnownLabels::Resource`] for resources named by discovery, and so on.
     pub fn series(
         &self,
         request: &RequestLabels<'_>,
-        known: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
+        known_labels: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
     ) -> SeriesId {
         if let Some(series) = self.find(request) {
             return series;
         }
-        let bounded = request.bounded(known(request));
+        let bounded = request.bounded(known_labels(request));
         if let Some(series) = self.find(&bounded) {
             return series;
         }
@@ -113,12 +113,12 @@ impl WorkerMetrics {
         self.find(&overflow).unwrap_or_else(|| self.create_series(&overflow))
     }
 
-    fn find(&self, wanted: &RequestLabels<'_>) -> Option<SeriesId> {
-        let mut next = self.by_hash.borrow().get(&wanted.hash()).copied();
+    fn find(&self, labels: &RequestLabels<'_>) -> Option<SeriesId> {
+        let mut next = self.by_hash.borrow().get(&labels.hash()).copied();
         let series = self.series.borrow();
         while let Some(index) = next {
             let entry = &series[index as usize];
-            if entry.series.labels().is_equal(wanted) {
+            if entry.series.labels().is_equal(labels) {
                 return Some(SeriesId(index));
             }
             next = entry.next;
@@ -180,7 +180,7 @@ impl WorkerMetrics {
             if ended.by_slow_client {
                 series.unread_watches.increment();
             }
-            series.duration.observe_duration(ended.took);
+            series.duration.observe_duration(ended.duration);
             if let Some(sizes) = &series.sizes {
                 sizes.observe(ended.bytes);
             }
@@ -236,7 +236,7 @@ fn push_series<T>(list: &Mutex<Vec<Arc<T>>>, series: Arc<T>, live: usize) {
 /// Result of a request, as far as it is counted.
 pub(in crate::observe) struct RequestOutcome {
     pub(in crate::observe) code: u16,
-    pub(in crate::observe) took: Duration,
+    pub(in crate::observe) duration: Duration,
     pub(in crate::observe) bytes: u64,
     pub(in crate::observe) is_self_defense: bool,
     pub(in crate::observe) by_slow_client: bool,

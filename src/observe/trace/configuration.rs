@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::message::split_authority;
 use crate::process::{FieldReader, Problems, is_json, parse_configuration, read_text_file};
 
 /// Maximum size of the file.
@@ -42,8 +43,8 @@ impl TracingConfiguration {
         TracingConfiguration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    fn parse(place: &str, text: &str, json: bool) -> Result<TracingConfiguration, Problems> {
-        parse_configuration(place, text, json, "TracingConfiguration", |fields| TracingConfiguration {
+    fn parse(location: &str, text: &str, json: bool) -> Result<TracingConfiguration, Problems> {
+        parse_configuration(location, text, json, "TracingConfiguration", |fields| TracingConfiguration {
             endpoint: endpoint(fields),
             sampling_rate_per_million: sampling_rate(fields),
         })
@@ -95,13 +96,12 @@ impl CollectorEndpoint {
     }
 
     fn parse_tcp(text: &str) -> Result<CollectorEndpoint, String> {
-        let authority: http::uri::Authority =
-            text.parse().map_err(|_| "not a host with a port; use HOST:PORT".to_owned())?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() || text.contains('@') || text.ends_with(':') {
-            return Err("not a host with a port; use HOST:PORT".to_owned());
+        match split_authority(text) {
+            Some((host, port)) if !text.ends_with(':') && text.parse::<http::uri::Authority>().is_ok() => {
+                Ok(CollectorEndpoint::Tcp(host.to_owned(), port.unwrap_or(GRPC_PORT)))
+            }
+            _ => Err("not a host with a port; use HOST:PORT".to_owned()),
         }
-        Ok(CollectorEndpoint::Tcp(host.to_owned(), authority.port_u16().unwrap_or(GRPC_PORT)))
     }
 
     /// Value of the pseudo-header `:authority` of gRPC.

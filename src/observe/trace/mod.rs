@@ -19,5 +19,5 @@ pub use context::SpanContext;
 pub use exporter::{ExportError, SpanExporter, SpanSender};
 pub(in crate::observe) use request_trace::RequestTrace;
 pub use request_trace::TraceInput;
-pub(in crate::observe) use span_record::{RelayRecord, SpanRecord};
+pub(in crate::observe) use span_record::{BackendSpanRecord, SpanRecord};
 pub use tracer::Tracer;

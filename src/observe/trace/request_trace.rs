@@ -66,8 +66,8 @@ impl RequestTrace {
     /// Queues the spans of the request.
     pub(in crate::observe) fn finish(self, record: &SpanRecord<'_>) {
         let now = SystemTime::now();
-        if let Some(relay) = &record.relay {
-            self.tracer.queue(client_span(&self.request, record, relay, now));
+        if let Some(backend) = &record.backend {
+            self.tracer.queue(client_span(&self.request, record, backend, now));
         }
         self.tracer.queue(server_span(&self.request, record, now));
     }

@@ -10,7 +10,8 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, SpanFlags, Status};
 
 use super::attribute::{header, number, text, truncated};
-use super::span_record::{RelayRecord, SpanRecord, TracedRequest};
+use super::span_record::{BackendSpanRecord, SpanRecord, TracedRequest};
+use crate::message::split_authority;
 use crate::observe::metrics::Retry;
 
 /// The span of the request.
@@ -41,21 +42,21 @@ pub(super) fn server_span(trace: &TracedRequest, record: &SpanRecord<'_>, now: S
     }
 }
 
-/// The span of the relay to the backend.
+/// The client span of the request to the backend.
 pub(super) fn client_span(
     trace: &TracedRequest,
     record: &SpanRecord<'_>,
-    relay: &RelayRecord<'_>,
+    backend: &BackendSpanRecord<'_>,
     now: SystemTime,
 ) -> Span {
     let sampled = &trace.sampled;
-    let mut attributes = vec![method_attribute(record.method), text("narthex.apiservice", relay.service)];
-    if let Some(endpoint) = relay.endpoint {
+    let mut attributes = vec![method_attribute(record.method), text("narthex.apiservice", backend.service)];
+    if let Some(endpoint) = backend.endpoint {
         attributes.push(text("url.full", &format!("https://{endpoint}{}", record.target)));
         push_address(&mut attributes, "server.address", "server.port", endpoint);
     }
     let mut failed = record.failure.map(|(reason, _)| reason.to_owned());
-    if relay.responded {
+    if backend.responded {
         attributes.push(number("http.response.status_code", record.status.into()));
         if record.status >= 400 {
             failed.get_or_insert_with(|| record.status.to_string());
@@ -77,7 +78,7 @@ pub(super) fn client_span(
         flags: flags(false),
         name: format!("HTTP {}", record.method),
         kind: SpanKind::Client.into(),
-        start_time_unix_nano: nanos(relay.started_at, record.ended_at, now),
+        start_time_unix_nano: nanos(backend.started_at, record.ended_at, now),
         end_time_unix_nano: nanos(record.ended_at, record.ended_at, now),
         attributes,
         events: trace.retries.iter().map(event).collect(),
@@ -140,10 +141,9 @@ fn failure_message(record: &SpanRecord<'_>) -> String {
 
 /// `HOST[:PORT]` as two attributes; the port of https is omitted, as in `otelhttp`.
 fn push_address(attributes: &mut Vec<KeyValue>, address: &'static str, port: &'static str, authority: &str) {
-    let parsed = authority.parse::<http::uri::Authority>().ok();
-    let host = parsed.as_ref().map_or(authority, |parsed| parsed.host());
-    attributes.push(text(address, host.trim_start_matches('[').trim_end_matches(']')));
-    if let Some(found) = parsed.and_then(|parsed| parsed.port_u16()).filter(|found| *found != 443) {
+    let (host, found) = split_authority(authority).unwrap_or((authority, None));
+    attributes.push(text(address, host));
+    if let Some(found) = found.filter(|found| *found != 443) {
         attributes.push(number(port, found.into()));
     }
 }
@@ -229,7 +229,7 @@ mod tests {
             received: 0,
             sent: 5,
             failure: None,
-            relay: None,
+            backend: None,
         }
     }
 
@@ -253,8 +253,8 @@ mod tests {
             ..record(&Method::GET, "/a", began)
         };
         let started_at = began + Duration::from_millis(500);
-        let relay = RelayRecord { started_at, service: "v1.example.com", endpoint: None, responded: false };
-        let span = client_span(&request, &failed, &relay, now);
+        let backend = BackendSpanRecord { started_at, service: "v1.example.com", endpoint: None, responded: false };
+        let span = client_span(&request, &failed, &backend, now);
         assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (98_500_000_000, 100_000_000_000));
         let [retry] = &span.events[..] else { panic!("{span:?}") };
         assert_eq!((retry.name.as_str(), retry.time_unix_nano), ("retry", 99_000_000_000));

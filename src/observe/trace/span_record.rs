@@ -43,12 +43,12 @@ pub(in crate::observe) struct SpanRecord<'r> {
     pub(in crate::observe) sent: u64,
     /// Why the request failed, if it did: reason and cause.
     pub(in crate::observe) failure: Option<(&'r str, &'r str)>,
-    /// The relay to a backend, if it began.
-    pub(in crate::observe) relay: Option<RelayRecord<'r>>,
+    /// The request to the backend, if it was sent.
+    pub(in crate::observe) backend: Option<BackendSpanRecord<'r>>,
 }
 
-/// The relay of a request to a backend.
-pub(in crate::observe) struct RelayRecord<'r> {
+/// A request to a backend, for its client span.
+pub(in crate::observe) struct BackendSpanRecord<'r> {
     pub(in crate::observe) started_at: Instant,
     pub(in crate::observe) service: &'r str,
     /// Address of the endpoint that responded.

@@ -29,7 +29,7 @@ pub struct Tracer {
 pub(super) struct SampledTrace {
     /// Span of the request.
     pub(super) server: SpanContext,
-    /// Span of the relay to the backend, which is in the request's `traceparent`.
+    /// Client span of the request to the backend, which is in the request's `traceparent`.
     pub(super) client_span_id: u64,
     /// Parent of the request's span, if the caller's trace is continued.
     pub(super) parent_span_id: Option<u64>,

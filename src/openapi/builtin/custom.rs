@@ -9,6 +9,7 @@ use super::definitions::{V3_PREFIX, schema_to_v2};
 use crate::kubeapi::field_error::FieldPath;
 use crate::resources::ServedKind;
 use crate::resources::catalog::CatalogEntry;
+use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
 use crate::schema::structural::{conversion_error, validate_structural};
 
@@ -97,7 +98,8 @@ pub(super) fn object_definition(kind: &ServedKind, version: OpenApiVersion) -> V
 /// Whether a schema is published: old definitions may have others.
 fn is_structural(schema: &Value) -> bool {
     let Ok(props) = serde_json::from_value::<JsonSchemaProps>(schema.clone()) else { return false };
-    conversion_error(&props).is_none() && validate_structural(&props, &FieldPath::root("")).is_empty()
+    conversion_error(&props).is_none()
+        && validate_structural(&props, &FieldPath::root(""), &mut PatternBudget::default()).is_empty()
 }
 
 fn add_selectable_fields(kind: &ServedKind, schema: &mut Value) {

@@ -218,7 +218,7 @@ impl<'d> ResourceOperations<'d> {
         if matches!(action.name, "post" | "put") {
             parameters.insert(0, json!({"name": "body", "in": "body", "required": true, "schema": body_type}));
         }
-        let answered = match action.name {
+        let schema = match action.name {
             "list" if resource.custom.is_some() => definition_named(&custom_definition_name(&self.entry.kind, true)),
             "list" => version.list_message().map_or_else(|| body_type.clone(), definition),
             "delete" if resource.custom.is_none() && RETURNED_WHEN_DELETED.contains(&&*resource.plural) => body_type,
@@ -226,11 +226,11 @@ impl<'d> ResourceOperations<'d> {
             _ => body_type,
         };
         let mut responses = json!({
-            "200": {"description": "OK", "schema": answered}, "401": {"description": "Unauthorized"},
+            "200": {"description": "OK", "schema": schema}, "401": {"description": "Unauthorized"},
         });
         let codes = if action.name == "patch" && self.is_custom() { &[] } else { action.codes };
         for (code, description) in codes {
-            responses[*code] = json!({"description": description, "schema": answered});
+            responses[*code] = json!({"description": description, "schema": schema});
         }
         let streams: &[&str] = if action.name == "list" { &STREAMS } else { &[] };
         let produced: Vec<&str> = match resource.custom {
@@ -278,7 +278,7 @@ impl<'d> ResourceOperations<'d> {
     }
 
     fn operation_id(&self, action: &Action, target: PathTarget<'_>) -> String {
-        let (group_version, kind) = (&self.group_version, identifier(&self.entry.kind.resource.kind, true));
+        let (group_version, kind) = (&self.group_version, &self.entry.kind.resource.kind);
         let is_namespaced = self.entry.kind.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces);
         let namespaced = if is_namespaced { "Namespaced" } else { "" };
         let collection = if action.name == "deletecollection" { "Collection" } else { "" };
@@ -287,7 +287,8 @@ impl<'d> ResourceOperations<'d> {
             PathTarget::AllNamespaces => "ForAllNamespaces".to_owned(),
             _ => String::new(),
         };
-        format!("{}{group_version}{collection}{namespaced}{kind}{suffix}", action.prefix)
+        let name = identifier(&format!("{collection}{namespaced}{kind}{suffix}"), true);
+        format!("{}{group_version}{name}", action.prefix)
     }
 }
 

@@ -188,6 +188,27 @@ fn openapi_operations_of_custom_resources_have_the_identifiers_of_kube_apiserver
     assert_eq!(collection["get"]["operationId"], "listMyGroupAIoV1NamespacedCronTab");
     assert_eq!(collection["delete"]["operationId"], "deleteMyGroupAIoV1CollectionNamespacedCronTab");
     assert_eq!(collection["get"]["tags"], json!(["MyGroupAIo_v1"]));
+    // Only the first letter after the version is capitalized.
+    let lower = json!({"plural": "postgresqls", "kind": "postgresql", "listKind": "postgresqlList"});
+    for (scope, path, get, delete) in [
+        (
+            "Namespaced",
+            "namespaces/{namespace}/",
+            "listAIoV1Namespacedpostgresql",
+            "deleteAIoV1CollectionNamespacedpostgresql",
+        ),
+        ("Cluster", "", "listAIoV1Postgresql", "deleteAIoV1Collectionpostgresql"),
+    ] {
+        let definition = json!({"metadata": {"name": "postgresqls.a.io"}, "status": {"acceptedNames": lower}, "spec": {
+            "group": "a.io", "names": lower, "scope": scope, "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+        let document = build_v3(&[CatalogEntry::of_custom(served_kind(&definition))], &DefinitionsText::read().parse());
+        let operations = &document["paths"][&format!("/apis/a.io/v1/{path}postgresqls")];
+        assert_eq!(
+            (&operations["get"]["operationId"], &operations["delete"]["operationId"]),
+            (&json!(get), &json!(delete))
+        );
+    }
     assert_eq!(parameter_names(&collection["delete"]), parameter_names(&collection["get"]));
     assert_eq!(parameter_names(&object["get"]), ["resourceVersion"]);
     assert_eq!(scale["put"]["x-kubernetes-group-version-kind"]["kind"], "CronTab");

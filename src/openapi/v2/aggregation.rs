@@ -36,7 +36,7 @@ struct AggregatorInner<F: Fetch + 'static> {
     poller: Poller<OpenApiV2PollSource<F>>,
     cache: CacheSection,
     claims: RefCell<ClaimMap>,
-    /// Notified when `known` changed.
+    /// Notified when `claims` changed.
     changed: Notify,
     restored: RestoredParts,
     sources: watch::Sender<Option<Arc<MergeSources>>>,
@@ -49,24 +49,24 @@ impl<F: Fetch + 'static> Drop for OpenApiV2Aggregator<F> {
 }
 
 impl<F: Fetch + 'static> OpenApiV2Aggregator<F> {
-    /// Starts without APIServices, and idles until the first request. `kept` is the disk cache, `local` builds
-    /// the document of what is served locally. Call it inside the `LocalSet`.
-    pub fn start(fetch: F, kept: &DiskCache, local: Option<BuildLocalV2>) -> (OpenApiV2Aggregator<F>, OpenApiV2) {
+    /// Starts without APIServices, and idles until the first request. `local` builds the document of what is served
+    /// locally. Call it inside the `LocalSet`.
+    pub fn start(fetch: F, disk_cache: &DiskCache, local: Option<BuildLocalV2>) -> (OpenApiV2Aggregator<F>, OpenApiV2) {
         let (publisher, built) = Published::new(None);
         let (sources, changes) = watch::channel(None);
         let demand = Arc::<DocumentDemand>::default();
-        let shelf = kept.section("openapi-v2");
+        let shelf = disk_cache.section("openapi-v2");
         let recalled = RestoredParts::default();
-        let asking = OpenApiV2PollSource {
+        let source = OpenApiV2PollSource {
             fetch,
             sources: sources.clone(),
             reading: Semaphore::new(1),
             cache: shelf.clone(),
             restored: recalled.clone(),
         };
-        let keeper = Poller::new(asking);
+        let poller = Poller::new(source);
         let inner = AggregatorInner {
-            poller: keeper,
+            poller,
             cache: shelf,
             claims: RefCell::default(),
             changed: Notify::new(),
@@ -81,22 +81,22 @@ impl<F: Fetch + 'static> OpenApiV2Aggregator<F> {
     }
 
     /// Replaces the set of APIServices, as `Discovery::set_api_services`.
-    pub fn set_api_services(&self, known: Vec<ApiServiceClaim>) {
+    pub fn set_api_services(&self, claims: Vec<ApiServiceClaim>) {
         let mut changes: BTreeMap<String, Option<ApiServiceClaim>> = BTreeMap::new();
         changes.extend(self.inner.claims.borrow().keys().map(|name| (name.clone(), None)));
-        changes.extend(known.into_iter().map(|one| (one.name.clone(), Some(one))));
+        changes.extend(claims.into_iter().map(|one| (one.name.clone(), Some(one))));
         self.apply_changes(changes);
     }
 
     /// As [`OpenApiV2Aggregator::set_api_services`] when only these changed.
     pub fn apply_changes(&self, changes: impl IntoIterator<Item = ClaimChange>) {
-        let mut known = self.inner.claims.borrow_mut();
+        let mut claims = self.inner.claims.borrow_mut();
         for (name, now) in changes {
             // The document of the delegate covers Local APIServices.
             match now.filter(|one| one.served_by != ServedBy::Delegate) {
-                Some(one) => drop(known.insert(name, one)),
+                Some(one) => drop(claims.insert(name, one)),
                 None => {
-                    if known.remove(&name).is_some() {
+                    if claims.remove(&name).is_some() {
                         self.inner.cache.remove(&name);
                     }
                 }
@@ -139,9 +139,9 @@ impl<F: Fetch + 'static> AggregatorInner<F> {
 
     /// Polls the registered APIServices. Those not yet `looked_up` are restored from the disk cache first.
     async fn poll_registered(&self, looked_up: &mut BTreeSet<String>) {
-        let known: Vec<ApiServiceClaim> = self.claims.borrow().values().cloned().collect();
+        let claims: Vec<ApiServiceClaim> = self.claims.borrow().values().cloned().collect();
         let new: Vec<ApiServiceClaim> =
-            known.iter().filter(|one| looked_up.insert(one.name.clone())).cloned().collect();
+            claims.iter().filter(|one| looked_up.insert(one.name.clone())).cloned().collect();
         let shelf = self.cache.clone();
         let recalled = spawn_blocking(move || {
             let recall = |one: &ApiServiceClaim| {
@@ -158,7 +158,7 @@ impl<F: Fetch + 'static> AggregatorInner<F> {
             sources.get_or_insert_default();
             first
         });
-        self.poller.set_api_services(known);
+        self.poller.set_api_services(claims);
     }
 }
 
@@ -223,11 +223,46 @@ mod tests {
     }
 
     async fn read(version2: &OpenApiV2) -> String {
-        let response = version2.answer(&Method::GET, &HeaderMap::new()).await.unwrap();
+        let response = version2.answer(&Method::GET, &HeaderMap::new(), Duration::from_secs(10)).await.unwrap();
         match response.into_body() {
             Body::Full(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
             _ => String::new(),
         }
+    }
+
+    #[test]
+    fn openapi_v2_first_request_waits_for_slow_merge() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let (finish, finished) = std::sync::mpsc::channel::<()>();
+            let finished = std::sync::Mutex::new(finished);
+            let started = Arc::new(Notify::new());
+            let starting = started.clone();
+            let local: BuildLocalV2 = Arc::new(move |_| {
+                starting.notify_one();
+                // Until the test goes on.
+                let _ = finished.lock().unwrap().recv();
+                Vec::new()
+            });
+            let (_aggregation, version2) =
+                OpenApiV2Aggregator::start(FakeBackend::default(), &DiskCache::disabled(), Some(local));
+            let limit = Duration::from_secs(60);
+            let (method, headers) = (Method::GET, HeaderMap::new());
+            let mut answer = Box::pin(version2.answer(&method, &headers, limit));
+            tokio::select! {
+                biased;
+                _ = &mut answer => panic!("nothing is merged"),
+                () = started.notified() => {}
+            }
+            tokio::time::advance(Duration::from_secs(59)).await;
+            tokio::select! {
+                biased;
+                _ = &mut answer => panic!("nothing is merged"),
+                () = tokio::task::yield_now() => {}
+            }
+            drop(finish);
+            assert_eq!(answer.await.unwrap().status(), 200);
+        });
     }
 
     #[test]

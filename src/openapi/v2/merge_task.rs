@@ -128,13 +128,13 @@ impl MergeSources {
     }
 }
 
-pub(super) fn is_delegate(known: &ApiServiceClaim) -> bool {
-    known.served_by == ServedBy::DelegateItself
+pub(super) fn is_delegate(claim: &ApiServiceClaim) -> bool {
+    claim.served_by == ServedBy::DelegateItself
 }
 
 /// Path prefix of a group and version; `None` for the delegate, which has all other paths.
-pub(super) fn path_prefix(known: &ApiServiceClaim) -> Option<String> {
-    (!is_delegate(known)).then(|| format!("{}/", known.path()))
+pub(super) fn path_prefix(claim: &ApiServiceClaim) -> Option<String> {
+    (!is_delegate(claim)).then(|| format!("{}/", claim.path()))
 }
 
 /// Whether `path` begins with one of `prefixes`. These have three or four segments and end with a slash.

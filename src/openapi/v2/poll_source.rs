@@ -69,10 +69,10 @@ enum DocumentUpdate {
 impl DocumentResponse {
     fn same_for_all(
         claims: &[ApiServiceClaim],
-        said: &Result<DocumentUpdate, FetchError>,
+        update: &Result<DocumentUpdate, FetchError>,
         memory: DocumentValidators,
     ) -> DocumentResponse {
-        DocumentResponse { updates: claims.iter().map(|claim| (claim.name.clone(), said.clone())).collect(), memory }
+        DocumentResponse { updates: claims.iter().map(|claim| (claim.name.clone(), update.clone())).collect(), memory }
     }
 }
 
@@ -83,34 +83,34 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
 
     async fn poll(&self, claims: &[ApiServiceClaim], memory: DocumentValidators) -> DocumentResponse {
         let before = memory.clone();
-        let heard = self.fetch(claims, memory).await;
-        heard.unwrap_or_else(|error| DocumentResponse::same_for_all(claims, &Err(error), before))
+        let response = self.fetch(claims, memory).await;
+        response.unwrap_or_else(|error| DocumentResponse::same_for_all(claims, &Err(error), before))
     }
 
     fn apply(
         &self,
-        heard: DocumentResponse,
+        response: DocumentResponse,
         claims: &[ApiServiceClaim],
         memory: &mut DocumentValidators,
         contents: &mut ContentMap<SourceContent>,
     ) -> PollOutcome {
         let mut outcome = PollOutcome { succeeded: true, changed: false };
-        *memory = heard.memory;
-        for (name, said) in heard.updates {
+        *memory = response.memory;
+        for (name, update) in response.updates {
             let Some(claim) = claims.iter().find(|claim| claim.name == name) else { continue };
-            let said = said.and_then(|said| match &said {
+            let update = update.and_then(|document| match &document {
                 DocumentUpdate::Document(part) if part.size() + other_documents_size(contents, &name) > MAX_TOTAL => {
-                    let most = MAX_TOTAL >> 20;
-                    Err(FetchError::new(format!("left out: all documents together are larger than {most} MiB")))
+                    let limit = MAX_TOTAL >> 20;
+                    Err(FetchError::new(format!("left out: all documents together are larger than {limit} MiB")))
                 }
-                _ => Ok(said),
+                _ => Ok(document),
             });
             let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.was_polled;
             content.was_polled = true;
             let (mut problem, mut seen_by_probe) = (String::new(), false);
-            let heard = said.is_ok();
-            let part = match said {
+            let is_fetched = update.is_ok();
+            let part = match update {
                 Ok(DocumentUpdate::Unchanged) => content.part.clone(),
                 Ok(DocumentUpdate::Absent) => None,
                 Ok(DocumentUpdate::Document(part)) => Some(part),
@@ -122,10 +122,10 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
             };
             // A failure of the probe, too, is logged with the condition; one of the delegate by its discovery.
             if content.problem.is_empty() && !problem.is_empty() && !seen_by_probe {
-                let kept = if content.part.is_some() { "; last good answer served" } else { "" };
-                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
+                let suffix = if content.part.is_some() { "; last good answer served" } else { "" };
+                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{suffix}");
             }
-            if part != content.part || (heard && !content.is_cached) {
+            if part != content.part || (is_fetched && !content.is_cached) {
                 content.is_cached = true;
                 match part.clone() {
                     Some(part) => self.cache.store(claim, move || Some(part.to_json(&part.head).into_bytes())),
@@ -139,8 +139,8 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
         outcome
     }
 
-    fn restore(&self, known: &ApiServiceClaim) -> Option<oneshot::Receiver<SourceContent>> {
-        let part = self.restored.borrow_mut().remove(&known.name)?;
+    fn restore(&self, claim: &ApiServiceClaim) -> Option<oneshot::Receiver<SourceContent>> {
+        let part = self.restored.borrow_mut().remove(&claim.name)?;
         let (gives, comes) = oneshot::channel();
         // The content is available at once; the receiver exists.
         let _ = gives.send(SourceContent { part: Some(part), is_cached: true, ..SourceContent::default() });
@@ -151,14 +151,14 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
         content.is_cached = false;
     }
 
-    fn publish(&self, known: &ClaimMap, contents: &ContentMap<SourceContent>, _: &BTreeSet<String>) {
-        let known: Vec<ApiServiceClaim> = known.values().cloned().collect();
-        let known = &*known;
+    fn publish(&self, claims: &ClaimMap, contents: &ContentMap<SourceContent>, _: &BTreeSet<String>) {
+        let sorted_claims: Vec<ApiServiceClaim> = claims.values().cloned().collect();
+        let sorted_claims = &*sorted_claims;
         let content = |one: &ApiServiceClaim| contents.get(&one.name).cloned().unwrap_or_default();
         let mut sources: Vec<MergeSource> =
-            known.iter().map(|one| MergeSource { claim: one.clone(), content: content(one) }).collect();
+            sorted_claims.iter().map(|one| MergeSource { claim: one.clone(), content: content(one) }).collect();
         let mut priorities: BTreeMap<&str, i32> = BTreeMap::new();
-        for one in known {
+        for one in sorted_claims {
             let priority = priorities.entry(&one.group).or_insert(one.group_priority_minimum);
             *priority = one.group_priority_minimum.max(*priority);
         }
@@ -173,11 +173,11 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
         });
         let sources = Some(Arc::new(MergeSources(sources)));
         self.sources.send_if_modified(|current| {
-            let wanted = current.is_some();
-            if wanted {
+            let is_current = current.is_some();
+            if is_current {
                 *current = sources;
             }
-            wanted
+            is_current
         });
     }
 }
@@ -225,11 +225,11 @@ impl<F: Fetch> OpenApiV2PollSource<F> {
             }
             let part =
                 |claim: &ApiServiceClaim| (claim.name.clone(), read(&fetched.body, path_prefix(claim).as_deref()));
-            let said: Vec<_> = claims.iter().map(part).collect();
+            let updates: Vec<_> = claims.iter().map(part).collect();
             // An invalid document is parsed again next time, so that its error is reported again.
-            let good = said.iter().all(|(_, said)| said.is_ok());
+            let good = updates.iter().all(|(_, said)| said.is_ok());
             DocumentResponse {
-                updates: said,
+                updates,
                 memory: if good { DocumentValidators { etag, digest } } else { DocumentValidators::default() },
             }
         });

@@ -22,8 +22,6 @@ use crate::process::Published;
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// The media type that kubectl requests: the name before it was made a valid one.
 const PROTOBUF_LEGACY: &str = "com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// Maximum time the first request waits until all sources are fetched and merged.
-const BUILD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handle of the merged document for workers.
 #[derive(Clone, Debug)]
@@ -62,12 +60,17 @@ impl OpenApiV2 {
 
     /// Answers a request for the document.
     ///
-    /// The first request waits until it is merged, without blocking a thread.
+    /// The first request waits until it is merged, without blocking a thread, for at most `limit`.
     ///
     /// # Errors
     ///
     /// 405 and 406 for an unsupported method or media type, 503 if the merge did not finish in time.
-    pub async fn answer(&self, method: &Method, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    pub async fn answer(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        limit: Duration,
+    ) -> Result<Response<Body>, Refusal> {
         if method != Method::GET && method != Method::HEAD {
             return Err(not_allowed());
         }
@@ -78,7 +81,7 @@ impl OpenApiV2 {
             let status = status.with_retry_after(RetryAfter::Merging);
             Refusal::new(Blame::Gateway, status)
         };
-        let built = timeout(BUILD_TIMEOUT, self.document()).await.map_err(|_| later())?;
+        let built = timeout(limit, self.document()).await.map_err(|_| later())?;
         built.respond(form, method, headers).await.ok_or_else(later)
     }
 

@@ -84,10 +84,11 @@ impl SourceDocument {
                 part.paths.insert(name, Arc::new(entry));
             }
         }
-        let kept = whole.reachable(part.paths.values().flat_map(|entry| entry.references.iter().cloned()).collect());
+        let reachable =
+            whole.reachable(part.paths.values().flat_map(|entry| entry.references.iter().cloned()).collect());
         let dropped = whole.reachable(others.iter().flat_map(|(_, text)| references(text)).collect());
         // A definition that no path references stays, as in Kubernetes.
-        let stays = |name: String| kept.contains(&name) || !dropped.contains(&name);
+        let stays = |name: String| reachable.contains(&name) || !dropped.contains(&name);
         for (name, text) in &definitions.0 {
             if stays(format!("#/definitions/{name}")) {
                 let entry = DocumentEntry::parse_definition(text)
@@ -136,11 +137,11 @@ impl SourceDocument {
         if others.is_empty() {
             return self.clone();
         }
-        let (kept, dropped) = (named(&paths), named(&others));
+        let (kept_names, dropped) = (named(&paths), named(&others));
         let staying = |entries: &Entries, prefix: &str| {
             let stays = |name: &str| {
                 let name = format!("{prefix}{name}");
-                kept.contains(&name) || !dropped.contains(&name)
+                kept_names.contains(&name) || !dropped.contains(&name)
             };
             entries.iter().filter(|(name, _)| stays(name)).map(|(name, entry)| (name.clone(), entry.clone())).collect()
         };
@@ -342,10 +343,10 @@ fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<s
     let mut head = BTreeMap::new();
     for FieldSchema { key, kind, .. } in DOCUMENT.fields.iter().filter(|field| !SECTIONS.contains(&field.key)) {
         let Some(text) = document.get(*key).filter(|text| text.get() != "null") else { continue };
-        let judged = parse(text).and_then(|mut value| validate(*kind, &mut value, &mut |_| {}).map(|()| value));
+        let validated = parse(text).and_then(|mut value| validate(*kind, &mut value, &mut |_| {}).map(|()| value));
         head.insert(
             (*key).to_owned(),
-            yaml_safe_json(&judged.map_err(|wrong| invalid_document(key, "", &wrong))?).into(),
+            yaml_safe_json(&validated.map_err(|wrong| invalid_document(key, "", &wrong))?).into(),
         );
     }
     Ok(head)

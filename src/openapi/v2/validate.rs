@@ -102,12 +102,13 @@ fn validate_object(
     object: &mut Map<String, Value>,
     reference: &mut dyn FnMut(&mut String),
 ) -> Result<(), SchemaError> {
-    let known = |key: &str| message.fields.iter().find(|field| field.key == key);
-    object
-        .retain(|key, value| !value.is_null() && (known(key).is_some() || message.extensions > 0 && is_extension(key)));
+    let field_of = |key: &str| message.fields.iter().find(|field| field.key == key);
+    object.retain(|key, value| {
+        !value.is_null() && (field_of(key).is_some() || message.extensions > 0 && is_extension(key))
+    });
     check_key_lengths(object)?;
     object.iter_mut().try_for_each(|(key, value)| {
-        let kind = known(key).map_or(ValueKind::Any, |field| field.kind);
+        let kind = field_of(key).map_or(ValueKind::Any, |field| field.kind);
         validate(kind, value, reference).map_err(|wrong| wrong.in_field(key))
     })
 }

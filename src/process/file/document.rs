@@ -63,21 +63,21 @@ pub fn is_json(path: &Path) -> bool {
 
 /// Parses all documents of `text`; returns the valid ones and the problems of the others.
 ///
-/// `place` names the file. With `json` the text is parsed as JSON, otherwise as YAML.
+/// `location` names the file. With `json` the text is parsed as JSON, otherwise as YAML.
 /// A syntax error in one document of a YAML stream does not hide the other documents.
-pub fn parse_documents(place: &str, text: &str, json: bool) -> (Vec<ManifestDocument>, Problems) {
+pub fn parse_documents(location: &str, text: &str, json: bool) -> (Vec<ManifestDocument>, Problems) {
     let mut found = Vec::new();
     let mut problems = Problems::default();
     let mut number = 0;
     let mut take = |value: Value| {
         number += 1;
-        collect_documents(format!("{place}, document {number}"), value, 0, &mut found)
+        collect_documents(format!("{location}, document {number}"), value, 0, &mut found)
     };
     if json {
         for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
             let problem = match value {
                 Ok(value) => take(value),
-                Err(error) => Err(Problem::new(place, format_args!("not JSON: {error}"))),
+                Err(error) => Err(Problem::new(location, format_args!("not JSON: {error}"))),
             };
             problems.collect(problem);
         }
@@ -98,7 +98,7 @@ pub fn parse_documents(place: &str, text: &str, json: bool) -> (Vec<ManifestDocu
                         let _ = write!(message, " at line {}, column {}", location.line(), location.column());
                     }
                     let _ = write!(message, ": {}", first_line(&error.without_snippet().to_string()));
-                    Err(Problem::new(place, message))
+                    Err(Problem::new(location, message))
                 }
             }
         };
@@ -135,19 +135,19 @@ fn first_line(text: &str) -> &str {
 }
 
 fn collect_documents(
-    place: String,
+    location: String,
     mut value: Value,
     depth: usize,
     found: &mut Vec<ManifestDocument>,
 ) -> Result<(), Problem> {
     let Value::Object(fields) = &mut value else {
-        return Err(Problem::new(place, "not a Kubernetes object: expected a mapping with apiVersion and kind"));
+        return Err(Problem::new(location, "not a Kubernetes object: expected a mapping with apiVersion and kind"));
     };
     let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     if kind.ends_with("List") && fields.get("items").is_some_and(Value::is_array) {
         if depth == MAX_LIST_DEPTH {
-            return Err(Problem::at_field(place, "items", "lists are nested too deep"));
+            return Err(Problem::at_field(location, "items", "lists are nested too deep"));
         }
         let Some(Value::Array(items)) = fields.remove("items") else { return Ok(()) };
         let item_kind = kind.strip_suffix("List").unwrap_or_default();
@@ -158,7 +158,7 @@ fn collect_documents(
                     item.entry(field).or_insert_with(|| inherited.into());
                 }
             }
-            collect_documents(format!("{place}, item {}", number + 1), item, depth + 1, found)?;
+            collect_documents(format!("{location}, item {}", number + 1), item, depth + 1, found)?;
         }
         return Ok(());
     }
@@ -168,12 +168,12 @@ fn collect_documents(
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
-    let place = match (kind.is_empty(), name.is_empty()) {
-        (true, _) => place,
-        (false, true) => format!("{place}, {kind}"),
-        (false, false) => format!("{place}, {kind} {name:?}"),
+    let location = match (kind.is_empty(), name.is_empty()) {
+        (true, _) => location,
+        (false, true) => format!("{location}, {kind}"),
+        (false, false) => format!("{location}, {kind} {name:?}"),
     };
-    found.push(ManifestDocument { location: place, api_version, kind, name, value });
+    found.push(ManifestDocument { location, api_version, kind, name, value });
     Ok(())
 }
 

@@ -150,9 +150,9 @@ impl FileWatcher {
             self.update_watches();
             // A file can be written twice within one tick of the file system's clock: after a notification
             // everything is read, a poll trusts an unchanged inode.
-            let known = if self.notified_at.is_some() { BTreeMap::new() } else { self.fingerprints.clone() };
+            let previous = if self.notified_at.is_some() { BTreeMap::new() } else { self.fingerprints.clone() };
             self.notified_at = None;
-            let now = self.roots.fingerprint(&known);
+            let now = self.roots.fingerprint(&previous);
             let same = now.len() == self.fingerprints.len()
                 && now.iter().zip(&self.fingerprints).all(|(a, b)| a.0 == b.0 && a.1.content == b.1.content);
             self.fingerprints = now;
@@ -262,13 +262,13 @@ impl FileWatcher {
         };
         self.resolution_paths = resolution_paths(roots);
         watcher.set_paths(&self.resolution_paths);
-        let mut wanted: BTreeSet<PathBuf> = self.resolution_paths.iter().map(|path| parent(path)).collect();
+        let mut directories: BTreeSet<PathBuf> = self.resolution_paths.iter().map(|path| parent(path)).collect();
         let whole = match &self.roots {
             WatchRoots::Directory(path) => Some(path),
             WatchRoots::Files(_) => None,
         };
-        wanted.extend(whole.cloned());
-        for gone in self.watched.difference(&wanted) {
+        directories.extend(whole.cloned());
+        for gone in self.watched.difference(&directories) {
             watcher.unwatch(gone);
         }
         // The kernel reports a directory under one of its names only, and links may lead through it: with a link, every
@@ -276,7 +276,7 @@ impl FileWatcher {
         let has_links = roots.iter().any(|path| is_linked(path));
         let scope = if has_links { WatchScope::Directory } else { WatchScope::Paths };
         let mut watched = BTreeSet::new();
-        for directory in wanted {
+        for directory in directories {
             // A directory that was removed and recreated has silently lost its watch, so each watch is requested
             // again; requesting one twice is not an error.
             let scope = if whole == Some(&directory) { WatchScope::Tree } else { scope };
@@ -344,20 +344,22 @@ impl WatchRoots {
         matches!(self, WatchRoots::Files(files) if files.is_empty())
     }
 
-    fn fingerprint(&self, known: &Fingerprints) -> Fingerprints {
+    fn fingerprint(&self, previous: &Fingerprints) -> Fingerprints {
         let mut found = BTreeMap::new();
         match self {
-            WatchRoots::Files(paths) => paths.iter().for_each(|path| fingerprint_file(path, false, known, &mut found)),
-            WatchRoots::Directory(path) => fingerprint_directory(path, MAX_DEPTH, false, known, &mut found),
+            WatchRoots::Files(paths) => {
+                paths.iter().for_each(|path| fingerprint_file(path, false, previous, &mut found))
+            }
+            WatchRoots::Directory(path) => fingerprint_directory(path, MAX_DEPTH, false, previous, &mut found),
         }
         found
     }
 }
 
-fn fingerprint_file(path: &Path, linked: bool, known: &Fingerprints, found: &mut Fingerprints) {
+fn fingerprint_file(path: &Path, linked: bool, previous: &Fingerprints, found: &mut Fingerprints) {
     let Ok(data) = fs::metadata(path) else { return };
     let state = (data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec());
-    if let Some(entry) = known.get(path).filter(|entry| entry.state == state) {
+    if let Some(entry) = previous.get(path).filter(|entry| entry.state == state) {
         found.insert(path.to_owned(), entry.clone());
         return;
     }
@@ -369,7 +371,13 @@ fn fingerprint_file(path: &Path, linked: bool, known: &Fingerprints, found: &mut
     found.insert(path.to_owned(), FileFingerprint { state, content, is_linked: linked });
 }
 
-fn fingerprint_directory(directory: &Path, depth: usize, linked: bool, known: &Fingerprints, found: &mut Fingerprints) {
+fn fingerprint_directory(
+    directory: &Path,
+    depth: usize,
+    linked: bool,
+    previous: &Fingerprints,
+    found: &mut Fingerprints,
+) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let (path, name) = (entry.path(), entry.file_name());
@@ -378,9 +386,9 @@ fn fingerprint_directory(directory: &Path, depth: usize, linked: bool, known: &F
         // like an editor's temporary file (`2026`).
         match fs::metadata(&path) {
             Ok(data) if data.is_dir() && depth > 0 && !is_hidden(&name) => {
-                fingerprint_directory(&path, depth - 1, linked, known, found);
+                fingerprint_directory(&path, depth - 1, linked, previous, found);
             }
-            Ok(data) if data.is_file() && !is_temporary_name(&name) => fingerprint_file(&path, linked, known, found),
+            Ok(data) if data.is_file() && !is_temporary_name(&name) => fingerprint_file(&path, linked, previous, found),
             _ => {}
         }
     }

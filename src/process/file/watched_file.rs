@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn reload_reports_each_new_problem_once_and_recovery_once() {
         let heard = Arc::<Mutex<Vec<usize>>>::default();
-        let telling = heard.clone();
+        let reported = heard.clone();
         let mut readings =
-            ReloadReporter::new("it is invalid", Box::new(move |problems| telling.lock().push(problems.0.len())));
+            ReloadReporter::new("it is invalid", Box::new(move |problems| reported.lock().push(problems.0.len())));
         let wrong = |message: &str| Err(Problems(vec![Problem::new("file", message)]));
         let all = [Ok(1), wrong("this"), wrong("this"), wrong("that"), Ok(2), Ok(3)];
         let usable: Vec<i32> = all.into_iter().filter_map(|read| readings.report(read)).collect();

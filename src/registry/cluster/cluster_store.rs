@@ -275,10 +275,10 @@ impl ClusterStore {
     /// Publishes the APIServices that can be resolved. Returns the watches to start and stop: referenced Services are
     /// watched, including those referenced by the directory and by previous versions still published.
     pub(in crate::registry) fn reconcile(&mut self) -> WatchPlan {
-        let mut wanted = WatchPlan::default();
+        let mut plan = WatchPlan::default();
         // Waits for the whole list: each further page would restart the lists of namespaces.
         if !self.api_services.has_synced {
-            return wanted;
+            return plan;
         }
         let PendingNames { api_services: mut names, namespaces: known } = std::mem::take(&mut self.pending);
         for namespace in &known {
@@ -298,7 +298,7 @@ impl ClusterStore {
         for name in namespaces {
             let named = self.references.services(&name);
             if named.is_empty() {
-                wanted.stop.push(name);
+                plan.stop.push(name);
                 continue;
             }
             let namespace = self.namespaces.entry(name.clone()).or_default();
@@ -306,7 +306,7 @@ impl ClusterStore {
                 true => namespace.referenced.union(&named).cloned().collect(),
                 false => namespace.referenced.symmetric_difference(&named).cloned().collect(),
             };
-            wanted.restart.extend(namespace.set_referenced(named).into_iter().map(|part| match part {
+            plan.restart.extend(namespace.set_referenced(named).into_iter().map(|part| match part {
                 NamespacedResource::Services => WatchedResource::Services(name.clone()),
                 NamespacedResource::EndpointSlices => WatchedResource::EndpointSlices(name.clone()),
             }));
@@ -315,7 +315,7 @@ impl ClusterStore {
             self.dirty.services.extend(touched.iter().map(|service| service_key(&name, service)));
         }
         self.complete |= self.unsettled_namespaces.is_empty();
-        wanted
+        plan
     }
 
     /// Publishes the current version of an APIService, if it can be resolved.

@@ -30,9 +30,9 @@ impl<T> Collection<T> {
         }
         let Some(one) = one else { return false };
         match self.objects.get_mut(name) {
-            Some(known) if same(known, &one) => false,
-            Some(known) => {
-                *known = one;
+            Some(stored) if same(stored, &one) => false,
+            Some(stored) => {
+                *stored = one;
                 true
             }
             None => {

@@ -196,27 +196,27 @@ impl ClusterFollower {
     /// Takes the changes since the last call. Starts and stops watches of referenced namespaces.
     pub(in crate::registry) fn take_update(&mut self) -> ClusterUpdate {
         self.shared.dirty.set(false);
-        let wanted = self.shared.store.borrow_mut().reconcile();
-        for name in wanted.stop {
+        let plan = self.shared.store.borrow_mut().reconcile();
+        for name in plan.stop {
             for kind in [WatchedResource::Services(name.clone()), WatchedResource::EndpointSlices(name.clone())] {
                 self.tasks.remove(&kind);
                 self.shared.failing.borrow_mut().remove(&kind);
             }
             self.shared.store.borrow_mut().remove_namespace(&name);
         }
-        for kind in wanted.restart {
+        for kind in plan.restart {
             self.start_watch(kind);
         }
-        let mut known = self.shared.store.borrow_mut();
-        let taken = ClusterUpdate { dirty: known.take_dirty(), problems: known.problems(), complete: known.complete };
-        drop(known);
+        let mut store = self.shared.store.borrow_mut();
+        let taken = ClusterUpdate { dirty: store.take_dirty(), problems: store.problems(), complete: store.complete };
+        drop(store);
         self.publish_state(taken.complete);
         taken
     }
 
     /// Known objects of the source. Must not be held across an await.
     pub(in crate::registry) fn store(&self) -> Ref<'_, dyn layered_sources::RegistrySource> {
-        Ref::map(self.shared.store.borrow(), |known| known as &dyn layered_sources::RegistrySource)
+        Ref::map(self.shared.store.borrow(), |store| store as &dyn layered_sources::RegistrySource)
     }
 
     /// Starts or restarts the watch of a collection.
@@ -292,12 +292,12 @@ impl ClusterShared {
         for (patience, give_up) in [(NAMESPACE_WAIT, false), (NAMESPACE_TIMEOUT, true)] {
             loop {
                 // While the server is unreachable, the wait for a namespace does not count.
-                let away = self.failing.borrow().contains_key(&WatchedResource::ApiServices);
+                let is_failing = self.failing.borrow().contains_key(&WatchedResource::ApiServices);
                 let waited = began.max(self.healthy_since.get()).elapsed();
-                if !away && waited >= patience {
+                if !is_failing && waited >= patience {
                     break;
                 }
-                sleep(if away { patience } else { patience - waited }).await;
+                sleep(if is_failing { patience } else { patience - waited }).await;
             }
             self.store.borrow_mut().record_timeout(namespace, give_up);
             self.wake();
@@ -307,23 +307,23 @@ impl ClusterShared {
 
 impl ReflectorHandler for ClusterHandler {
     fn on_list_start(&self) {
-        self.update_store(|known| known.begin_list(&self.kind));
+        self.update_store(|store| store.begin_list(&self.kind));
     }
 
     fn on_item(&self, object: &RawValue) {
-        self.update_store(|known| known.apply_object(&self.kind, object, true));
+        self.update_store(|store| store.apply_object(&self.kind, object, true));
     }
 
     fn on_synced(&self) {
-        self.update_store(|known| known.finish_list(&self.kind));
+        self.update_store(|store| store.finish_list(&self.kind));
     }
 
     fn on_apply(&self, object: &RawValue) {
-        self.update_store(|known| known.apply_object(&self.kind, object, false));
+        self.update_store(|store| store.apply_object(&self.kind, object, false));
     }
 
     fn on_delete(&self, object: &RawValue) {
-        self.update_store(|known| known.delete_object(&self.kind, object));
+        self.update_store(|store| store.delete_object(&self.kind, object));
     }
 
     fn on_healthy(&self, _: Duration) {
@@ -345,8 +345,8 @@ impl ReflectorHandler for ClusterHandler {
             Some(status) => format!("the {source} answered {status}"),
             None => format!("the {source} did not answer"),
         };
-        self.update_store(|known| {
-            known.record_failure(&self.kind, &why, failure.status.is_some_and(is_permanent_failure))
+        self.update_store(|store| {
+            store.record_failure(&self.kind, &why, failure.status.is_some_and(is_permanent_failure))
         });
         self.shared.wake();
     }

@@ -137,8 +137,8 @@ pub(super) fn slice_name_and_service(text: &RawValue) -> Option<(String, String)
     Some((slice.metadata.name, slice.metadata.labels.and_then(|labels| labels.service).unwrap_or_default()))
 }
 
-fn retain_fields(object: &mut Value, pointer: &str, known: &[&str]) {
+fn retain_fields(object: &mut Value, pointer: &str, known_fields: &[&str]) {
     if let Some(Value::Object(fields)) = object.pointer_mut(pointer) {
-        fields.retain(|name, _| known.contains(&name.as_str()));
+        fields.retain(|name, _| known_fields.contains(&name.as_str()));
     }
 }

@@ -25,7 +25,7 @@ pub struct ApiServiceStatuses(Arc<Inner>);
 struct Inner {
     /// Locked for a single lookup or change, never across an await.
     by_name: Mutex<BTreeMap<String, Arc<StoredStatus>>>,
-    lately: Mutex<ChangeLog<Arc<str>>>,
+    change_log: Mutex<ChangeLog<Arc<str>>>,
     changes: watch::Sender<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Default for ApiServiceStatuses {
     fn default() -> ApiServiceStatuses {
         ApiServiceStatuses(Arc::new(Inner {
             by_name: Mutex::default(),
-            lately: Mutex::default(),
+            change_log: Mutex::default(),
             changes: watch::channel(0).0,
         }))
     }
@@ -50,10 +50,10 @@ impl ApiServiceStatuses {
         self.0.changes.subscribe()
     }
 
-    pub(super) fn put(&self, name: &str, written: StoredStatus) {
+    pub(super) fn put(&self, name: &str, status: StoredStatus) {
         let mut by_name = self.0.by_name.lock();
-        if by_name.get(name).is_none_or(|known| **known != written) {
-            by_name.insert(name.to_owned(), Arc::new(written));
+        if by_name.get(name).is_none_or(|stored| **stored != status) {
+            by_name.insert(name.to_owned(), Arc::new(status));
             drop(by_name);
             self.record_change(Some(name));
         }
@@ -73,18 +73,18 @@ impl ApiServiceStatuses {
     /// Returns the current version, and the names of the statuses that changed after `version` of
     /// [`ApiServiceStatuses::subscribe`]. No names if `version` is too old: all may have changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
-        let lately = self.0.lately.lock();
-        (*self.0.changes.borrow(), lately.changes_since(version).map(|names| names.cloned().collect()))
+        let change_log = self.0.change_log.lock();
+        (*self.0.changes.borrow(), change_log.changes_since(version).map(|names| names.cloned().collect()))
     }
 
     /// Records a change of one name, or of all.
     fn record_change(&self, name: Option<&str>) {
-        let mut lately = self.0.lately.lock();
+        let mut change_log = self.0.change_log.lock();
         self.0.changes.send_modify(|version| {
             *version += 1;
             match name {
-                Some(name) => lately.record(*version, name.into()),
-                None => lately.reset(*version),
+                Some(name) => change_log.record(*version, name.into()),
+                None => change_log.reset(*version),
             }
         });
     }

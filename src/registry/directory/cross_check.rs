@@ -14,17 +14,17 @@ use crate::registry::snapshot::Registry;
 use crate::registry::{ApiServiceBackend, ServiceReference};
 
 /// Reports inconsistent objects. `elsewhere`: Services may also come from another source, so that a missing one is no
-/// error; neither is one that may be among the invalid objects. Without `ways` the egress selections are unknown.
+/// error; neither is one that may be among the invalid objects. Without `routes` the egress selections are unknown.
 pub(in crate::registry) fn cross_check(
     state: &LastGood,
     registry: &Registry,
-    (rules, ways): (ResolveRules, Option<&EgressRoutes>),
+    (rules, routes): (ResolveRules, Option<&EgressRoutes>),
     elsewhere: bool,
 ) -> Problems {
-    let (mut problems, no_ways) = (Vec::new(), EgressRoutes::default());
+    let (mut problems, no_routes) = (Vec::new(), EgressRoutes::default());
     for name in state.all_names().api_services {
-        let Some((place, one)) = state.api_service(&name) else { continue };
-        let Err(unavailable) = resolve(&one, registry, rules, ways.unwrap_or(&no_ways)) else { continue };
+        let Some((location, one)) = state.api_service(&name) else { continue };
+        let Err(unavailable) = resolve(&one, registry, rules, routes.unwrap_or(&no_routes)) else { continue };
         let service = match &one.backend {
             ApiServiceBackend::Service(reference) => Some(reference),
             ApiServiceBackend::Local | ApiServiceBackend::Url(_) => None,
@@ -33,7 +33,7 @@ pub(in crate::registry) fn cross_check(
         let message = match (unavailable.reason, &one.backend) {
             ("Local", _) => continue,
             ("ServiceNotFound", _) if elsewhere => continue,
-            ("EgressSelectionNotFound", _) if ways.is_none() => continue,
+            ("EgressSelectionNotFound", _) if routes.is_none() => continue,
             ("ServiceNotFound" | "EndpointsNotFound" | "MissingEndpoints", _) if doubtful => continue,
             ("MissingEndpoints", ApiServiceBackend::Service(reference)) => {
                 match mismatched_port_names(registry, reference) {
@@ -49,16 +49,16 @@ pub(in crate::registry) fn cross_check(
         } else {
             "spec.service"
         };
-        let problem = Problem::at_field(place, field, format_args!("{}: {message}", unavailable.reason));
+        let problem = Problem::at_field(location, field, format_args!("{}: {message}", unavailable.reason));
         problems.push(problem.with_help(HelpTopic::ServiceNotResolved));
     }
     if !elsewhere {
-        for (place, slice) in state.endpoint_slices_in_order() {
+        for (location, slice) in state.endpoint_slices_in_order() {
             let (namespace, service) = (&slice.namespace, &slice.service);
             if registry.service(namespace, service).is_none() && !state.may_be_wrong(namespace, service) {
                 let field = if slice.legacy { "metadata.name" } else { "metadata.labels[kubernetes.io/service-name]" };
                 let message = format_args!("service/{service} in {namespace:?} is not present");
-                problems.push(Problem::at_field(place, field, message).with_help(HelpTopic::ServiceNotResolved));
+                problems.push(Problem::at_field(location, field, message).with_help(HelpTopic::ServiceNotResolved));
             }
         }
     }
@@ -70,11 +70,11 @@ fn mismatched_port_names(
     registry: &Registry,
     ServiceReference { namespace, name, port }: &ServiceReference,
 ) -> Option<String> {
-    let wanted = &registry.service(namespace, name)?.port(*port)?.name;
+    let wanted_name = &registry.service(namespace, name)?.port(*port)?.name;
     let slices = registry.endpoint_slices_of(namespace, name);
     let subsets = slices.iter().flat_map(|slice| &slice.subsets).filter(|subset| !subset.endpoints.is_empty());
     let names: BTreeSet<&str> = subsets.flat_map(|subset| &subset.ports).map(|port| port.name.as_str()).collect();
-    if names.contains(wanted.as_str()) {
+    if names.contains(wanted_name.as_str()) {
         return None;
     }
     let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();

@@ -96,7 +96,7 @@ impl LastGood {
 
     /// Whether a file exists and has no errors.
     pub(in crate::registry) fn is_file_valid(&self, path: &Path) -> bool {
-        self.files.get(path).is_some_and(|judged| judged.problems.is_empty())
+        self.files.get(path).is_some_and(|file| file.problems.is_empty())
     }
 
     /// Whether a file exists, valid or not.
@@ -106,12 +106,12 @@ impl LastGood {
 
     /// Whether no file has an error in itself. There may still be duplicates across files.
     pub(in crate::registry) fn is_valid(&self) -> bool {
-        self.files.values().all(|judged| judged.problems.is_empty())
+        self.files.values().all(|file| file.problems.is_empty())
     }
 
     /// Whether the Service `name` or its endpoints may be among the invalid objects.
     pub(in crate::registry) fn may_be_wrong(&self, namespace: &str, name: &str) -> bool {
-        let mut wrong = self.files.values().flat_map(|judged| &judged.wrong);
+        let mut wrong = self.files.values().flat_map(|file| &file.wrong);
         wrong.any(|one| {
             one.kind.is_empty()
                 || (one.namespace.is_empty() || one.namespace == namespace)
@@ -121,8 +121,8 @@ impl LastGood {
 
     /// All EndpointSlices and Endpoints with their locations.
     pub(in crate::registry) fn endpoint_slices_in_order(&self) -> impl Iterator<Item = (&str, &EndpointSlice)> {
-        self.objects.values().filter_map(|known| match &known.object {
-            RegistryObject::EndpointSlice(one) => Some((known.location.as_str(), one.as_ref())),
+        self.objects.values().filter_map(|known_object| match &known_object.object {
+            RegistryObject::EndpointSlice(one) => Some((known_object.location.as_str(), one.as_ref())),
             _ => None,
         })
     }
@@ -174,7 +174,7 @@ impl LastGood {
     pub(in crate::registry) fn problems(&self) -> Problems {
         let mut all: BTreeMap<&Path, Vec<&Problem>> = BTreeMap::new();
         for path in self.error_counts.keys() {
-            let problems = self.files.get(path).map(|judged| judged.problems.as_slice()).unwrap_or_default();
+            let problems = self.files.get(path).map(|file| file.problems.as_slice()).unwrap_or_default();
             all.entry(path).or_default().extend(problems);
         }
         for (path, problem) in self.duplicates.values().flatten() {
@@ -214,38 +214,38 @@ impl LastGood {
     fn read_file(&mut self, file: ManifestFile, names: &mut BTreeSet<ManifestKey>) {
         let ManifestFile { path, text, modified } = file;
         let mut problems = Problems::default();
-        let mut judged =
+        let mut state =
             ParsedFile { names: BTreeSet::new(), problems: Vec::new(), references_files: false, wrong: Vec::new() };
         if text.is_err() {
-            judged.wrong.push(WrongObject::default());
+            state.wrong.push(WrongObject::default());
         }
         if let Some(text) = problems.collect(text) {
-            judged.references_files = text.contains(annotations::CLIENT_CERTIFICATE);
+            state.references_files = text.contains(annotations::CLIENT_CERTIFICATE);
             let (found, mut wrong) = parse_documents(&path.display().to_string(), &text, is_json(&path));
-            judged.wrong.extend(wrong.0.iter().map(|_| WrongObject::default()));
+            state.wrong.extend(wrong.0.iter().map(|_| WrongObject::default()));
             problems.0.append(&mut wrong.0);
             for document in found {
-                let place = document.location.clone();
+                let location = document.location.clone();
                 let of = WrongObject::of(&document);
                 let Some(object) = RegistryObject::parse(&self.settings, document, modified, &mut problems) else {
-                    judged.wrong.push(of);
+                    state.wrong.push(of);
                     continue;
                 };
                 let key = object.key();
                 let claims = self.claims.entry(key.clone()).or_default();
                 // After claims of earlier files, and earlier claims of this file.
                 let at = claims.partition_point(|claim| claim.file <= path);
-                claims.insert(at, KnownObject { file: path.clone(), location: place, object });
+                claims.insert(at, KnownObject { file: path.clone(), location, object });
                 names.insert(key.clone());
-                judged.names.insert(key);
+                state.names.insert(key);
             }
         }
-        judged.problems = problems.0;
-        if !judged.problems.is_empty() {
+        state.problems = problems.0;
+        if !state.problems.is_empty() {
             *self.error_counts.entry(path.clone()).or_default() += 1;
         }
         // Objects that this file no longer contains are in `names` already: their claims, or the file's errors, ended.
-        self.files.insert(path, judged);
+        self.files.insert(path, state);
     }
 
     fn set_duplicates(
@@ -266,23 +266,23 @@ impl LastGood {
         }
     }
 
-    fn put(&mut self, key: ManifestKey, mut known: KnownObject, touched: &mut DirtySet) {
+    fn put(&mut self, key: ManifestKey, mut object: KnownObject, touched: &mut DirtySet) {
         if let Some(before) = self.objects.get(&key) {
-            let same = known.object.is_same(&before.object);
+            let same = object.object.is_same(&before.object);
             if same {
-                known.object = before.object.clone();
+                object.object = before.object.clone();
             }
-            if same && known.location == before.location && known.file == before.file {
+            if same && object.location == before.location && object.file == before.file {
                 return;
             }
             self.remove(&key, touched);
         }
-        touched.add_object(&known.object);
-        if let RegistryObject::EndpointSlice(one) = &known.object {
+        touched.add_object(&object.object);
+        if let RegistryObject::EndpointSlice(one) = &object.object {
             self.endpoints.entry(service_key(&one.namespace, &one.service)).or_default().insert(key.clone());
         }
-        self.objects_by_file.entry(known.file.clone()).or_default().insert(key.clone());
-        self.objects.insert(key, known);
+        self.objects_by_file.entry(object.file.clone()).or_default().insert(key.clone());
+        self.objects.insert(key, object);
     }
 
     fn remove(&mut self, key: &ManifestKey, touched: &mut DirtySet) {
@@ -360,7 +360,7 @@ impl RegistrySource for LastGood {
 
     fn all_names(&self) -> DirtySet {
         let mut all = DirtySet::default();
-        self.objects.values().for_each(|known| all.add_object(&known.object));
+        self.objects.values().for_each(|known_object| all.add_object(&known_object.object));
         all
     }
 }

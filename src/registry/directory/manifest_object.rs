@@ -40,11 +40,11 @@ impl RegistryObject {
         modified: SystemTime,
         problems: &mut Problems,
     ) -> Option<RegistryObject> {
-        let place = &document.location;
-        let known = KINDS.iter().find(|(kind, _)| *kind == document.kind);
-        match known {
+        let location = &document.location;
+        let parser = KINDS.iter().find(|(kind, _)| *kind == document.kind);
+        match parser {
             _ if document.kind.is_empty() => {
-                problems.0.push(Problem::at_field(place, "kind", "required"));
+                problems.0.push(Problem::at_field(location, "kind", "required"));
                 return None;
             }
             None => {
@@ -57,12 +57,12 @@ impl RegistryObject {
                     near.unwrap_or_default(),
                     kinds.join(", ")
                 );
-                problems.0.push(Problem::at_field(place, "kind", message));
+                problems.0.push(Problem::at_field(location, "kind", message));
                 return None;
             }
             Some((kind, version)) if *version != document.api_version => {
                 let message = format!("{kind} is supported as {version}, not as {:?}", document.api_version);
-                problems.0.push(Problem::at_field(place, "apiVersion", message));
+                problems.0.push(Problem::at_field(location, "apiVersion", message));
                 return None;
             }
             Some(_) => {}
@@ -147,12 +147,14 @@ fn unknown_fields(document: &ManifestDocument, problems: &mut Problems) {
         "Endpoints" => &["apiVersion", "kind", "metadata", "subsets"],
         _ => &["apiVersion", "kind", "metadata", "spec", "status"],
     };
-    for (path, value, known) in
+    for (path, value, known_fields) in
         [("", Some(&document.value), own), ("metadata.", document.value.get("metadata"), &METADATA)]
     {
         let fields = value.and_then(serde_json::Value::as_object).into_iter().flat_map(|fields| fields.keys());
-        for field in fields.filter(|field| !known.contains(&field.as_str())) {
-            let near = closest_match(field, known).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+        for field in fields.filter(|field| !known_fields.contains(&field.as_str())) {
+            let near = closest_match(field, known_fields)
+                .map(|nearest| format!(", did you mean {nearest}?"))
+                .unwrap_or_default();
             problems.0.push(Problem::at_field(
                 &document.location,
                 format_args!("{path}{field}"),

@@ -86,7 +86,7 @@ fn walk(dir: &Path) -> Vec<Entry> {
     entries
 }
 
-fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &mut Vec<Entry>) {
+fn descend(dir: &Path, depth: usize, visited: &mut HashSet<(u64, u64)>, entries: &mut Vec<Entry>) {
     let listed = fs::metadata(dir).and_then(|found| Ok((found, fs::read_dir(dir)?)));
     let (found, listed) = match listed {
         Ok(listed) => listed,
@@ -96,7 +96,7 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
         }
     };
     // A symlink may lead back up.
-    if depth > MAX_DEPTH || !seen.insert((found.dev(), found.ino())) {
+    if depth > MAX_DEPTH || !visited.insert((found.dev(), found.ino())) {
         return;
     }
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -119,7 +119,7 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
             return;
         }
         match fs::metadata(&path) {
-            Ok(found) if found.is_dir() => descend(&path, depth + 1, seen, entries),
+            Ok(found) if found.is_dir() => descend(&path, depth + 1, visited, entries),
             Ok(found) if found.is_file() && !path.file_name().is_some_and(is_temporary_name) => {
                 entries.push(Entry { path, metadata: Ok(found) });
             }

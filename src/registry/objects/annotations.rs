@@ -152,19 +152,19 @@ pub fn validate_annotations<'a>(
 
 /// Reads the annotations, with the defaults of `settings` for missing ones.
 pub(in crate::registry) fn parse_annotations(
-    place: &str,
+    location: &str,
     annotations: &BTreeMap<String, String>,
     settings: &Settings,
     problems: &mut Problems,
 ) -> BackendSettings {
-    let mut ours = default_settings(settings);
+    let mut backend_settings = default_settings(settings);
     for (name, value) in annotations {
         let Some(key) = name.strip_prefix(PREFIX) else { continue };
-        if let Err(message) = set_annotation(&mut ours, key, value.trim(), settings) {
-            problems.0.push(Problem::at_field(place, format_args!("metadata.annotations[{name}]"), message));
+        if let Err(message) = set_annotation(&mut backend_settings, key, value.trim(), settings) {
+            problems.0.push(Problem::at_field(location, format_args!("metadata.annotations[{name}]"), message));
         }
     }
-    ours
+    backend_settings
 }
 
 /// Reads [`URL`]. `has_service` is whether `spec.service` is set.
@@ -204,63 +204,71 @@ fn default_settings(settings: &Settings) -> BackendSettings {
     }
 }
 
-fn set_annotation(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
+fn set_annotation(
+    backend_settings: &mut BackendSettings,
+    key: &str,
+    value: &str,
+    settings: &Settings,
+) -> Result<(), String> {
     match key {
         "allow-response-headers" => {
             let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-            ours.allowed_response_headers = AllowedHeaders::parse(names, hop_by_hop::is_untrusted_response_header)?;
+            backend_settings.allowed_response_headers =
+                AllowedHeaders::parse(names, hop_by_hop::is_untrusted_response_header)?;
         }
         "server-name" => {
             if !names::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
                 return Err(format!("{value:?} is neither a DNS name nor an IP address"));
             }
-            ours.server_name = Some(value.to_owned());
+            backend_settings.server_name = Some(value.to_owned());
         }
         "request-timeout" => {
-            ours.request_timeout = duration::parse(value)
+            backend_settings.request_timeout = duration::parse(value)
                 .ok()
                 .filter(|all| *all <= MAX_DURATION)
                 .ok_or_else(|| format!("{value:?} is not a duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
         }
-        "connect-timeout" => ours.connect_timeout = parse_timeout(value)?,
+        "connect-timeout" => backend_settings.connect_timeout = parse_timeout(value)?,
         "probe-interval" => {
             // A typing error must not turn the probe into a load test.
-            ours.probe_interval = parse_timeout(value)?;
-            if ours.probe_interval < Duration::from_millis(100) {
+            backend_settings.probe_interval = parse_timeout(value)?;
+            if backend_settings.probe_interval < Duration::from_millis(100) {
                 return Err(format!("{value:?} is too short: at least 100ms"));
             }
         }
-        "probe-timeout" => ours.probe_timeout = parse_timeout(value)?,
+        "probe-timeout" => backend_settings.probe_timeout = parse_timeout(value)?,
         "max-inflight" => {
-            ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is not an integer (0 for no limit)"))?;
+            backend_settings.max_inflight =
+                value.parse().map_err(|_| format!("{value:?} is not an integer (0 for no limit)"))?;
         }
         "max-request-bytes" => {
-            ours.max_request_bytes =
+            backend_settings.max_request_bytes =
                 Some(parse_byte_size(value).ok_or_else(|| format!("{value:?} is not a size such as 1048576 or 1Mi"))?);
         }
-        "long-running" => ours.long_running = LongRunning::parse(value)?,
-        "upgrade-protocols" => ours.upgrade_protocols = UpgradeProtocols::parse(value),
+        "long-running" => backend_settings.long_running = LongRunning::parse(value)?,
+        "upgrade-protocols" => backend_settings.upgrade_protocols = UpgradeProtocols::parse(value),
         "retry" => {
-            ours.retry = match value {
+            backend_settings.retry = match value {
                 "safe" => RetryMode::Safe,
                 "never" => RetryMode::Never,
                 _ => return Err(format!("{value:?} is neither \"safe\" nor \"never\"")),
             };
         }
-        "failure-threshold" => ours.failure_threshold = parse_threshold(value)?,
-        "success-threshold" => ours.success_threshold = parse_threshold(value)?,
+        "failure-threshold" => backend_settings.failure_threshold = parse_threshold(value)?,
+        "success-threshold" => backend_settings.success_threshold = parse_threshold(value)?,
         "egress" => {
             if value.is_empty() {
                 return Err("must name an egress selection".to_owned());
             }
             // Names of selections are case-insensitive (`k8s.io/apiserver/pkg/server/egressselector`).
-            ours.egress = value.to_ascii_lowercase();
+            backend_settings.egress = value.to_ascii_lowercase();
         }
-        CLIENT_CERTIFICATE => ours.client_certificate = Some(resolve_pair_files(&settings.dir, value)?),
+        CLIENT_CERTIFICATE => backend_settings.client_certificate = Some(resolve_pair_files(&settings.dir, value)?),
         // Read together with spec.service, by `parse_url`.
         "url" => {}
         _ => {
-            let near = closest_match(key, &KNOWN_ANNOTATIONS).map(|known| format!(", did you mean {PREFIX}{known}?"));
+            let near =
+                closest_match(key, &KNOWN_ANNOTATIONS).map(|nearest| format!(", did you mean {PREFIX}{nearest}?"));
             return Err(format!("unknown annotation{}", near.unwrap_or_default()));
         }
     }
@@ -319,9 +327,9 @@ fn resolve_pair_files(dir: &Path, path: &str) -> Result<PairFiles, String> {
     Ok(PairFiles::new(with_suffix(".crt"), with_suffix(".key")))
 }
 
-/// The entry of `known` that is closest to the misspelled `word`, if one is close enough.
-pub(in crate::registry) fn closest_match<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let scored = known.iter().map(|one| (edit_distance(word, one), *one)).min();
+/// The entry of `candidates` that is closest to the misspelled `word`, if one is close enough.
+pub(in crate::registry) fn closest_match<'k>(word: &str, candidates: &[&'k str]) -> Option<&'k str> {
+    let scored = candidates.iter().map(|one| (edit_distance(word, one), *one)).min();
     scored.filter(|(steps, one)| *steps <= 2.max(one.len() / 3)).map(|(_, one)| one)
 }
 

@@ -151,12 +151,12 @@ impl ApiService {
         settings: &Settings,
         problems: &mut Problems,
     ) -> Option<ApiService> {
-        let ManifestDocument { location: place, value, .. } = document;
-        let manifest: ApiServiceManifest = problems.collect(manifest::parse(&place, &value))?;
+        let ManifestDocument { location, value, .. } = document;
+        let manifest: ApiServiceManifest = problems.collect(manifest::parse(&location, &value))?;
         let before = problems.0.len();
         let (metadata, spec) = (manifest.metadata, manifest.spec);
         let annotations = metadata.annotations.unwrap_or_default();
-        let mut wrong = |field: &str, message: String| problems.0.push(Problem::at_field(&place, field, message));
+        let mut wrong = |field: &str, message: String| problems.0.push(Problem::at_field(&location, field, message));
 
         let name = format!("{}.{}", spec.version, spec.group);
         if metadata.name != name {
@@ -206,11 +206,11 @@ impl ApiService {
                 format!("{APIREGISTRATION_GROUP} is served by Narthex itself and cannot have a backend"),
             );
         }
-        let backend_settings = annotations::parse_annotations(&place, &annotations, settings, problems);
+        let backend_settings = annotations::parse_annotations(&location, &annotations, settings, problems);
         let pair = backend_settings.client_certificate.as_ref().map(KeyPair::load);
         let client_certificate = pair.and_then(|pair| {
             let field = "metadata.annotations[narthex.dev/client-certificate]";
-            problems.collect(pair.map_err(|problem| Problem::at_field(&place, field, problem))).map(Arc::new)
+            problems.collect(pair.map_err(|problem| Problem::at_field(&location, field, problem))).map(Arc::new)
         });
         let client_certificate = client_certificate.map_or(ClientCertificate::Shared, ClientCertificate::Dedicated);
         let backend = backend.filter(|_| problems.0.len() == before)?;
@@ -288,7 +288,7 @@ fn parse_ca_bundle(text: &str, name: &str) -> Result<Bundle, String> {
     let packed: String = text.split_ascii_whitespace().collect();
     let pem =
         base64::engine::general_purpose::STANDARD.decode(packed).map_err(|error| format!("not base64: {error}"))?;
-    Bundle::from_pem(&pem, format_args!("caBundle of {name}")).map_err(|problem| problem.message)
+    Bundle::from_partial_pem(&pem, format_args!("caBundle of {name}")).map_err(|problem| problem.message)
 }
 
 /// UUID (version 8) derived from the SHA-256 of the name.

@@ -60,35 +60,35 @@ pub(in crate::registry) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 impl EndpointSlice {
     pub(in crate::registry) fn parse(document: ManifestDocument, problems: &mut Problems) -> Option<EndpointSlice> {
-        let place = document.location;
-        let manifest: EndpointSliceManifest = problems.collect(manifest::parse(&place, &document.value))?;
+        let location = document.location;
+        let manifest: EndpointSliceManifest = problems.collect(manifest::parse(&location, &document.value))?;
         let before = problems.0.len();
-        let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
+        let (namespace, name) = name_and_namespace(&location, &manifest.metadata, problems);
         let labels = manifest.metadata.labels.unwrap_or_default();
         let service = labels.get(SERVICE_NAME).cloned().unwrap_or_default();
         if service.is_empty() {
             let message = "required: name of the Service that the endpoints belong to";
-            problems.0.push(Problem::at_field(&place, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
+            problems.0.push(Problem::at_field(&location, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
         }
         let family = match manifest.address_type.as_str() {
             "IPv4" => Some(false),
             "IPv6" => Some(true),
             other => {
                 let message = format!("{other:?} is not supported: IPv4 or IPv6");
-                problems.0.push(Problem::at_field(&place, "addressType", message));
+                problems.0.push(Problem::at_field(&location, "addressType", message));
                 None
             }
         };
-        let ports = parse_ports(&place, "ports", manifest.ports, problems);
+        let ports = parse_ports(&location, "ports", manifest.ports, problems);
         let mut endpoints = Vec::new();
         for (n, one) in manifest.endpoints.unwrap_or_default().into_iter().enumerate() {
             let mut addresses = Vec::new();
             for (m, text) in one.addresses.iter().enumerate() {
                 let field = format!("endpoints[{n}].addresses[{m}]");
-                let Some(ip) = problems.collect(parse_address(&place, &field, text)) else { continue };
+                let Some(ip) = problems.collect(parse_address(&location, &field, text)) else { continue };
                 if family.is_some_and(|ipv6| ipv6 != ip.is_ipv6()) {
                     problems.0.push(Problem::at_field(
-                        &place,
+                        &location,
                         field,
                         format_args!("{ip} is not {}", manifest.address_type),
                     ));
@@ -113,18 +113,18 @@ impl EndpointSlice {
         document: ManifestDocument,
         problems: &mut Problems,
     ) -> Option<EndpointSlice> {
-        let place = document.location;
-        let manifest: EndpointsManifest = problems.collect(manifest::parse(&place, &document.value))?;
+        let location = document.location;
+        let manifest: EndpointsManifest = problems.collect(manifest::parse(&location, &document.value))?;
         let before = problems.0.len();
-        let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
+        let (namespace, name) = name_and_namespace(&location, &manifest.metadata, problems);
         let mut subsets = Vec::new();
         for (n, subset) in manifest.subsets.unwrap_or_default().into_iter().enumerate() {
-            let ports = parse_ports(&place, &format!("subsets[{n}].ports"), subset.ports, problems);
+            let ports = parse_ports(&location, &format!("subsets[{n}].ports"), subset.ports, problems);
             let mut endpoints = Vec::new();
             let mut add = |list: Option<Vec<AddressManifest>>, field: &str, ready| {
                 for (m, one) in list.unwrap_or_default().iter().enumerate() {
                     let field = format!("subsets[{n}].{field}[{m}].ip");
-                    if let Some(ip) = problems.collect(parse_address(&place, &field, &one.ip)) {
+                    if let Some(ip) = problems.collect(parse_address(&location, &field, &one.ip)) {
                         let (leaving, zones) = (false, Vec::new());
                         endpoints.push(SliceEndpoint { addresses: vec![ip], ready, is_draining: leaving, zones });
                     }
@@ -140,7 +140,7 @@ impl EndpointSlice {
 }
 
 fn parse_ports(
-    place: &str,
+    location: &str,
     field: &str,
     list: Option<Vec<EndpointPortManifest>>,
     problems: &mut Problems,
@@ -156,7 +156,7 @@ fn parse_ports(
             Some(_) => {}
             None => {
                 let message = format!("{number} is not a port: from 1 to 65535");
-                problems.0.push(Problem::at_field(place, format_args!("{field}[{n}].port"), message));
+                problems.0.push(Problem::at_field(location, format_args!("{field}[{n}].port"), message));
             }
         }
     }
@@ -167,11 +167,11 @@ fn parse_ports(
 ///
 /// Unlike Kubernetes, it allows loopback and link-local addresses, for a directory on a developer's machine. It rejects
 /// unspecified and multicast addresses.
-fn parse_address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
+fn parse_address(location: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
     let ip: IpAddr =
-        text.parse().map_err(|_| Problem::at_field(place, field, format_args!("{text:?} is not an IP address")))?;
+        text.parse().map_err(|_| Problem::at_field(location, field, format_args!("{text:?} is not an IP address")))?;
     if ip.is_unspecified() || ip.is_multicast() {
-        return Err(Problem::at_field(place, field, format_args!("{ip} cannot be the address of a server")));
+        return Err(Problem::at_field(location, field, format_args!("{ip} cannot be the address of a server")));
     }
     Ok(ip)
 }

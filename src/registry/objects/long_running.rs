@@ -49,10 +49,10 @@ fn pattern_matches(pattern: &str, path: &str) -> bool {
         None => (pattern, false),
     };
     let mut segments = path.split('/');
-    let mut wanted = pattern.split('/').peekable();
-    while let Some(want) = wanted.next() {
+    let mut pattern_segments = pattern.split('/').peekable();
+    while let Some(want) = pattern_segments.next() {
         let Some(segment) = segments.next() else { return false };
-        let last = wanted.peek().is_none();
+        let last = pattern_segments.peek().is_none();
         let same = if last && open {
             segment.starts_with(want)
         } else {

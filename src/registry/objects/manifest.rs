@@ -21,12 +21,12 @@ pub(in crate::registry) const NOT_A_LETTER_LABEL: &str =
     "must be a lower-case DNS-1035 label: letters, digits and '-', beginning with a letter";
 
 /// Reads `value` as `T`. The error names the path of the invalid field.
-pub(in crate::registry) fn parse<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
+pub(in crate::registry) fn parse<T: DeserializeOwned>(location: &str, value: &Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
         Problem::at_field(
-            place,
+            location,
             field,
             error.into_inner().to_string().replace("expected i64", "expected a whole number"),
         )

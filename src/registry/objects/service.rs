@@ -1,5 +1,6 @@
 //! Services: ports, cluster IPs and external names.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::kubeapi::names;
@@ -63,31 +64,31 @@ pub struct ServicePort {
 
 impl Service {
     pub(in crate::registry) fn parse(document: ManifestDocument, problems: &mut Problems) -> Option<Service> {
-        let place = document.location;
-        let ServiceManifest { metadata, spec } = problems.collect(manifest::parse(&place, &document.value))?;
+        let location = document.location;
+        let ServiceManifest { metadata, spec } = problems.collect(manifest::parse(&location, &document.value))?;
         let before = problems.0.len();
-        let (namespace, name) = name_and_namespace(&place, &metadata, problems);
-        let mut wrong = |field: String, message: String| problems.0.push(Problem::at_field(&place, field, message));
+        let (namespace, name) = name_and_namespace(&location, &metadata, problems);
+        let mut wrong = |field: String, message: String| problems.0.push(Problem::at_field(&location, field, message));
         let kind = match spec.kind.as_deref() {
             None | Some("" | "ClusterIP") => ServiceType::ClusterIp,
             Some("NodePort") => ServiceType::NodePort,
             Some("LoadBalancer") => ServiceType::LoadBalancer,
             Some("ExternalName") => ServiceType::ExternalName,
             Some(other) => {
-                let known = "ClusterIP, NodePort, LoadBalancer or ExternalName";
-                wrong("spec.type".to_owned(), format!("{other:?} is not one of {known}"));
+                let supported = "ClusterIP, NodePort, LoadBalancer or ExternalName";
+                wrong("spec.type".to_owned(), format!("{other:?} is not one of {supported}"));
                 ServiceType::ClusterIp
             }
         };
-        let mut written: Vec<(String, String)> = Vec::new();
-        written.extend(spec.cluster_ip.into_iter().map(|ip| ("spec.clusterIP".to_owned(), ip)));
+        let mut given_ips: Vec<(String, String)> = Vec::new();
+        given_ips.extend(spec.cluster_ip.into_iter().map(|ip| ("spec.clusterIP".to_owned(), ip)));
         let more = spec.cluster_ips.unwrap_or_default().into_iter().enumerate();
-        written.extend(more.map(|(n, ip)| (format!("spec.clusterIPs[{n}]"), ip)));
-        let headless = written.iter().any(|(_, ip)| ip == "None");
-        let mut cluster_ips: Vec<IpAddr> = Vec::new();
-        for (field, ip) in written.into_iter().filter(|(_, ip)| !ip.is_empty() && ip != "None") {
+        given_ips.extend(more.map(|(n, ip)| (format!("spec.clusterIPs[{n}]"), ip)));
+        let headless = given_ips.iter().any(|(_, ip)| ip == "None");
+        let (mut cluster_ips, mut seen_ips): (Vec<IpAddr>, HashSet<IpAddr>) = Default::default();
+        for (field, ip) in given_ips.into_iter().filter(|(_, ip)| !ip.is_empty() && ip != "None") {
             match ip.parse() {
-                Ok(ip) if !cluster_ips.contains(&ip) => cluster_ips.push(ip),
+                Ok(ip) if seen_ips.insert(ip) => cluster_ips.push(ip),
                 Ok(_) => {}
                 Err(_) => wrong(field, format!("{ip:?} is not an IP address")),
             }
@@ -105,10 +106,10 @@ impl Service {
         if kind == ServiceType::ExternalName && !names::is_host_name(external_name) {
             wrong("spec.externalName".to_owned(), format!("{external_name:?} is not a DNS name"));
         }
-        let mut ports: Vec<ServicePort> = Vec::new();
-        let written = spec.ports.unwrap_or_default();
-        let several = written.len() > 1;
-        for (n, one) in written.into_iter().enumerate() {
+        let (mut ports, mut numbers): (Vec<ServicePort>, HashSet<u16>) = Default::default();
+        let given_ports = spec.ports.unwrap_or_default();
+        let several = given_ports.len() > 1;
+        for (n, one) in given_ports.into_iter().enumerate() {
             let name = one.name.unwrap_or_default();
             if several && name.is_empty() {
                 wrong(format!("spec.ports[{n}].name"), "required when there are several ports".to_owned());
@@ -120,7 +121,7 @@ impl Service {
             // Requests use TCP. A UDP port of the same number is no duplicate.
             let tcp = one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP");
             if let (Some(port), true) = (port, tcp) {
-                if ports.iter().any(|other| other.port == port) {
+                if !numbers.insert(port) {
                     wrong(format!("spec.ports[{n}].port"), format!("{port} is duplicated"));
                 }
                 ports.push(ServicePort { name, port });
@@ -151,23 +152,23 @@ impl Service {
 
 /// The checked `metadata.namespace` (default `default`) and `metadata.name`.
 pub(in crate::registry) fn name_and_namespace(
-    place: &str,
+    location: &str,
     metadata: &manifest::Metadata,
     problems: &mut Problems,
 ) -> (String, String) {
     let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default");
     if !names::is_dns_label(namespace) {
         problems.0.push(Problem::at_field(
-            place,
+            location,
             "metadata.namespace",
             format_args!("{namespace:?} {}", manifest::NOT_A_LABEL),
         ));
     }
     if metadata.name.is_empty() {
-        problems.0.push(Problem::at_field(place, "metadata.name", "required"));
+        problems.0.push(Problem::at_field(location, "metadata.name", "required"));
     } else if !names::is_dns_subdomain(&metadata.name) {
         problems.0.push(Problem::at_field(
-            place,
+            location,
             "metadata.name",
             format_args!("{:?} {}", metadata.name, manifest::NOT_A_SUBDOMAIN),
         ));

@@ -16,7 +16,7 @@ pub struct UrlBackend {
     /// Path prefix. Begins with `/` and does not end with it; empty for none.
     pub prefix: String,
     /// Egress route to it. `None`: the egress selection determines the route.
-    pub way: Option<EgressRoute>,
+    pub egress_route: Option<EgressRoute>,
 }
 
 impl fmt::Display for UrlBackend {
@@ -106,7 +106,7 @@ impl UrlBackend {
             address: Address::tcp(host, port),
             plaintext_protocol: plain,
             prefix: prefix.to_owned(),
-            way: None,
+            egress_route: None,
         })
     }
 }

@@ -71,7 +71,7 @@ impl BuiltinKinds {
             file.messages.into_iter().map(|message| message.into_type(&numbers)).collect();
         let by_name = file.resources.iter().enumerate().map(|(at, line)| ((line.group, line.plural), at)).collect();
         let resources =
-            file.resources.into_iter().map(|line| line.into_resource(&numbers)).collect::<Result<_, _>>()?;
+            file.resources.into_iter().map(|entry| entry.into_resource(&numbers)).collect::<Result<_, _>>()?;
         Ok(BuiltinKinds { messages: MessageTable::new(messages?, numbers), resources, by_name })
     }
 }
@@ -236,14 +236,14 @@ impl ColumnLine<'static> {
 
 impl VersionLine<'static> {
     fn into_version(self, numbers: &Numbers, columns: &Arc<[ResourceColumn]>) -> Result<Arc<ResourceVersion>, String> {
-        let subresources = self.subresources.into_iter().map(|line| {
+        let subresources = self.subresources.into_iter().map(|entry| {
             Ok::<_, String>(ServedSubresource {
-                name: line.name,
-                group: line.group.into(),
-                version: line.version.into(),
-                kind: line.kind.into(),
-                message: Some(number_of(line.message, numbers)?),
-                verbs: line.verbs,
+                name: entry.name,
+                group: entry.group.into(),
+                version: entry.version.into(),
+                kind: entry.kind.into(),
+                message: Some(number_of(entry.message, numbers)?),
+                verbs: entry.verbs,
             })
         });
         let list_message = self.list_message.map(|name| number_of(name, numbers)).transpose()?;

@@ -11,6 +11,7 @@ use super::definition::{DefinitionVersion, PrinterColumn};
 use crate::kubeapi::human_duration::age_of;
 use crate::kubeapi::json_path::{JsonPath, print_json_path_value};
 use crate::resources::ResourceColumn;
+use crate::resources::row_budget::RowBudget;
 
 /// Description of `metadata.name`, as upstream prints it.
 const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
@@ -23,6 +24,9 @@ const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the
     value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More \
     info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
+/// Values that the paths of all columns visit at most for one row.
+const MAX_ROW_VISITS: usize = 1_000_000;
+
 /// Columns of a Table: the name, then those of the definition, or the age.
 pub(super) fn table_columns(version: &DefinitionVersion) -> Vec<ResourceColumn> {
     named_columns(usable_columns(version).into_iter().map(|(column, _)| column))
@@ -34,7 +38,7 @@ pub fn scale_columns() -> Vec<ResourceColumn> {
 }
 
 /// Cells of a Table of the subresource `scale`.
-pub(in crate::resources) fn scale_cells(scale: &Value, now: SystemTime) -> Vec<Value> {
+pub fn scale_cells(scale: &Value, now: SystemTime) -> Vec<Value> {
     custom_cells(&parsed_columns(&scale_printer_columns()).map(typed_path).collect::<Vec<_>>(), scale, now)
 }
 
@@ -112,16 +116,21 @@ fn parsed_columns(columns: &[PrinterColumn]) -> impl Iterator<Item = (PrinterCol
 /// The cells of an object: its name, then one for each column after it.
 pub fn custom_cells(column_paths: &[(JsonPath, String)], object: &Value, now: SystemTime) -> Vec<Value> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-    let own = column_paths
-        .iter()
-        .map(|(path, column_type)| path.find_first(object).map_or(Value::Null, |value| cell(value, column_type, now)));
+    let (mut visits, mut budget) = (MAX_ROW_VISITS, RowBudget::default());
+    let own = column_paths.iter().map(|(path, column_type)| {
+        let found = path.find_first(object, &mut visits);
+        found.map_or(Value::Null, |value| cell(value, column_type, now, &mut budget))
+    });
     iter::once(Value::from(name)).chain(own).collect()
 }
 
 /// A value as a cell of a column's type; null if it has another type.
-fn cell(value: &Value, column_type: &str, now: SystemTime) -> Value {
+fn cell(value: &Value, column_type: &str, now: SystemTime, budget: &mut RowBudget) -> Value {
     match (column_type, value) {
-        ("string", value) => print_json_path_value(value).into(),
+        ("string", Value::String(text)) => budget.cut(text).into(),
+        // What is not printed costs nothing.
+        ("string", Value::Array(_) | Value::Object(_)) if budget.is_spent() => RowBudget::REST.into(),
+        ("string", value) => budget.cut(&print_json_path_value(value)).into(),
         ("integer", Value::Number(number)) => {
             number.as_i64().unwrap_or_else(|| truncate(number.as_f64().unwrap_or_default())).into()
         }
@@ -153,7 +162,6 @@ mod tests {
 
     use super::*;
     use crate::kubeapi::json::{read_json, write_json};
-    use crate::resources::columns::table_cells;
     use crate::resources::custom::testing::served_kind;
 
     /// A question to the oracle, and its answer. See `tests/interop/oracle/main.go`.
@@ -193,7 +201,11 @@ mod tests {
         let canonical = |text: &str| write_json(&read_json(text.as_bytes()).unwrap().0);
         let (object, _) = read_json(case.object.get().as_bytes()).unwrap();
         let now: Timestamp = case.now.parse().unwrap();
-        let cells = canonical(&write_json(&Value::Array(table_cells(&kind, &object, now.into()))));
+        let cells = canonical(&write_json(&Value::Array(custom_cells(
+            &kind.version.custom().unwrap().column_paths,
+            &object,
+            now.into(),
+        ))));
         let mut all = Vec::new();
         let mut compare = |expected: String, found: String| {
             if expected != found {
@@ -236,6 +248,28 @@ mod tests {
         }
         assert!(count > 700);
         assert_eq!((unknown, used), (0, [true; KNOWN_DIFFERENCES.len()]));
+    }
+
+    #[test]
+    fn custom_table_row_prints_and_visits_bounded_amounts() {
+        let large = json!({"metadata": {"name": "a"}, "spec": vec!["0123456789"; 100_000]});
+        let column = |path: &str| (JsonPath::parse(path).unwrap(), "string".to_owned());
+        let cells = custom_cells(&vec![column(".spec"); 3000], &large, SystemTime::UNIX_EPOCH);
+        assert_eq!(
+            (cells.len(), &cells[0], &cells[2], &cells[3000]),
+            (3001, &json!("a"), &json!("..."), &json!("..."))
+        );
+        let bytes = write_json(&Value::Array(cells)).len();
+        assert!(bytes < 48 << 10, "{bytes} bytes");
+        // Each of these paths visits 100,000 values or fails.
+        let (path, _) = column("..x");
+        let mut remaining = MAX_ROW_VISITS;
+        let visited = (0..3000).filter(|_| {
+            let before = remaining;
+            path.find_first(&large, &mut remaining);
+            remaining < before
+        });
+        assert!(visited.count() <= 11);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod api_approval;
 /// Cells of a Table.
 pub mod cells;
+mod compiled_schema;
 /// CustomResourceDefinitions as they are stored.
 pub mod definition;
 #[cfg(test)]
@@ -86,8 +87,11 @@ fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option
     let is_terminating = definition.metadata.deletion_timestamp.is_some();
     let storage = spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
     let new_versions = || {
+        let current = spec.versions.iter().filter(|version| version.served && !version.deprecated);
+        let newest = current.map(|version| &*version.name).min_by(|a, b| by_priority(a, b));
         let all = spec.versions.iter().enumerate();
-        all.map(|(place, version)| Arc::new(CustomVersion::new(spec, version, place, stored))).collect()
+        let definition = (stored, &Arc::default());
+        all.map(|(index, version)| Arc::new(CustomVersion::new(spec, version, index, newest, definition))).collect()
     };
     let versions: Vec<Arc<CustomVersion>> = before.map_or_else(new_versions, |before| before.versions.clone());
     let mut served: Vec<(&DefinitionVersion, &Arc<CustomVersion>)> =

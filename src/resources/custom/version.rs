@@ -1,13 +1,15 @@
 //! A version of a custom resource.
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::cells::column_paths;
+use super::compiled_schema::SchemaSlot;
 use super::definition::{DefinitionSpec, DefinitionVersion, ScalePaths};
 use crate::kubeapi::json_path::JsonPath;
 use crate::schema::Schema;
@@ -15,14 +17,6 @@ use crate::watch_cache::Stored;
 
 /// The next [`CustomVersion::id`].
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
-/// A schema that is compiled when it is used.
-#[derive(Debug, Default)]
-struct CompiledSchema {
-    schema: Option<Arc<Schema>>,
-    /// How often it was found idle since its last use.
-    idle: u32,
-}
 
 /// A version of a custom resource. Its schema is read from the stored definition when it is used.
 #[derive(Debug)]
@@ -45,18 +39,21 @@ pub struct CustomVersion {
     pub preserves_unknown_fields: bool,
     definition: Arc<Stored>,
     /// Place of the version in the definition.
-    place: usize,
-    schema: Mutex<CompiledSchema>,
+    index: usize,
+    schema_ranges: Arc<SchemaRanges>,
+    schema: Arc<SchemaSlot>,
     number: u16,
     id: u64,
 }
 
 impl CustomVersion {
+    /// `newest` is the preferred version among those that are served and not deprecated.
     pub(super) fn new(
         spec: &DefinitionSpec,
         version: &DefinitionVersion,
-        place: usize,
-        definition: &Arc<Stored>,
+        index: usize,
+        newest: Option<&str>,
+        (definition, schema_ranges): (&Arc<Stored>, &Arc<SchemaRanges>),
     ) -> CustomVersion {
         let subresources = version.subresources.as_ref();
         CustomVersion {
@@ -64,7 +61,7 @@ impl CustomVersion {
             api_version: format!("{}/{}", spec.group, version.name),
             has_status: subresources.is_some_and(|subresources| subresources.status.is_some()),
             scale: subresources.and_then(|subresources| subresources.scale.clone()),
-            deprecation_warning: version.deprecated.then(|| deprecation_warning(spec, version)),
+            deprecation_warning: version.deprecated.then(|| deprecation_warning(spec, version, newest)),
             selectable_fields: version
                 .selectable_fields
                 .iter()
@@ -74,8 +71,9 @@ impl CustomVersion {
             column_paths: column_paths(version),
             preserves_unknown_fields: spec.preserve_unknown_fields,
             definition: definition.clone(),
-            place,
-            schema: Mutex::default(),
+            index,
+            schema_ranges: schema_ranges.clone(),
+            schema: Arc::default(),
             number: next_number(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
@@ -93,53 +91,72 @@ impl CustomVersion {
 
     /// The schema of an object.
     pub fn schema(&self) -> Arc<Schema> {
-        // Held while it is compiled: other callers would compile it, too.
-        let mut compiled = self.schema.lock();
-        compiled.idle = 0;
-        let schema = compiled.schema.get_or_insert_with(|| {
+        self.schema.get_or_compile(self.definition.bytes().len(), || {
             let json = self.schema_json().unwrap_or_default();
             // A definition is validated before it is stored.
-            Arc::new(Schema::read(&json).unwrap_or_default())
-        });
-        schema.clone()
+            let schema = Schema::read(&json).unwrap_or_default();
+            schema.compile_large_patterns();
+            schema
+        })
     }
 
-    /// How much work the next call of [`schema`](CustomVersion::schema) is, in bytes.
-    pub fn schema_work(&self) -> usize {
-        if self.schema.lock().schema.is_some() { 0 } else { self.definition.bytes().len() }
+    /// The schema if it is compiled. Compiling may take seconds.
+    pub fn compiled_schema(&self) -> Option<Arc<Schema>> {
+        self.schema.get()
     }
 
     /// Drops the schema if it was not used since as many calls of this function as `limit` says.
     pub fn drop_idle_schema(&self, limit: u32) {
-        let mut compiled = self.schema.lock();
-        compiled.idle += 1;
-        if compiled.idle > limit {
-            *compiled = CompiledSchema::default();
-        }
+        self.schema.drop_idle(limit);
     }
 
     /// `openAPIV3Schema` as it stands in the definition.
     pub fn schema_json(&self) -> Option<Value> {
-        #[derive(Deserialize)]
-        struct DefinitionRoot {
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        struct Spec {
-            versions: Vec<Version>,
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            schema: Option<Validation>,
-        }
-        #[derive(Deserialize)]
-        struct Validation {
-            #[serde(rename = "openAPIV3Schema")]
-            schema: Option<Value>,
-        }
-        let root: DefinitionRoot = serde_json::from_slice(self.definition.bytes()).ok()?;
-        root.spec.versions.into_iter().nth(self.place)?.schema?.schema
+        let definition = self.definition.bytes();
+        let range = self.schema_ranges.of(definition).get(self.index)?.clone()?;
+        serde_json::from_slice(definition.get(range)?).ok()
     }
+}
+
+/// Where the schemas of all versions stand in a definition, found when the first is needed. A definition may have
+/// thousands of versions.
+#[derive(Debug, Default)]
+pub(super) struct SchemaRanges(OnceLock<Vec<Option<Range<usize>>>>);
+
+impl SchemaRanges {
+    fn of(&self, definition: &[u8]) -> &[Option<Range<usize>>] {
+        self.0.get_or_init(|| find_schemas(definition).unwrap_or_default())
+    }
+}
+
+fn find_schemas(definition: &[u8]) -> Result<Vec<Option<Range<usize>>>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct DefinitionRoot<'d> {
+        #[serde(borrow)]
+        spec: Spec<'d>,
+    }
+    #[derive(Deserialize)]
+    struct Spec<'d> {
+        #[serde(borrow)]
+        versions: Vec<Version<'d>>,
+    }
+    #[derive(Deserialize)]
+    struct Version<'d> {
+        #[serde(borrow)]
+        schema: Option<Validation<'d>>,
+    }
+    #[derive(Deserialize)]
+    struct Validation<'d> {
+        #[serde(borrow, rename = "openAPIV3Schema")]
+        schema: Option<&'d RawValue>,
+    }
+    let root: DefinitionRoot<'_> = serde_json::from_slice(definition)?;
+    let range = |version: Version<'_>| {
+        let text = version.schema?.schema?.get();
+        let start = text.as_ptr().addr() - definition.as_ptr().addr();
+        Some(start..start + text.len())
+    };
+    Ok(root.spec.versions.into_iter().map(range).collect())
 }
 
 fn next_number() -> u16 {
@@ -150,18 +167,14 @@ fn next_number() -> u16 {
 
 /// The warning about a deprecated version, with upstream's text
 /// (`pkg/apiserver/customresource_handler.go`).
-fn deprecation_warning(spec: &DefinitionSpec, version: &DefinitionVersion) -> String {
+fn deprecation_warning(spec: &DefinitionSpec, version: &DefinitionVersion, newest: Option<&str>) -> String {
     if let Some(warning) = &version.deprecation_warning {
         return warning.clone();
     }
     let (group, kind) = (&spec.group, &spec.names.kind);
-    let newer = spec
-        .versions
-        .iter()
-        .filter(|other| other.served && !other.deprecated && super::by_priority(&other.name, &version.name).is_lt());
     let text = format!("{group}/{} {kind} is deprecated", version.name);
-    match newer.min_by(|a, b| super::by_priority(&a.name, &b.name)) {
-        Some(newer) => format!("{text}; use {group}/{} {kind}", newer.name),
+    match newest.filter(|newest| super::by_priority(newest, &version.name).is_lt()) {
+        Some(newer) => format!("{text}; use {group}/{newer} {kind}"),
         None => text,
     }
 }
@@ -193,16 +206,19 @@ mod tests {
         let definition: Definition = serde_json::from_value(definition).unwrap();
         let entries = custom_entries(&definition, &stored, None);
         let version = entries[0].kind.version.custom().unwrap();
-        assert_eq!(version.schema_work(), stored.bytes().len());
+        assert!(version.compiled_schema().is_none());
         let first = version.schema();
-        assert!(first.properties.contains_key("b") && version.schema_work() == 0);
+        assert!(first.properties.contains_key("b") && version.compiled_schema().is_some());
         for _ in 0..3 {
             version.drop_idle_schema(2);
             version.drop_idle_schema(2);
             assert!(Arc::ptr_eq(&version.schema(), &first), "used in between");
         }
         (0..3).for_each(|_| version.drop_idle_schema(2));
-        assert_eq!(version.schema_work(), stored.bytes().len());
-        assert_eq!(version.schema(), first);
+        assert!(version.compiled_schema().is_some(), "a request uses it");
+        let copy = Schema::clone(&first);
+        drop(first);
+        assert!(version.compiled_schema().is_none());
+        assert_eq!(*version.schema(), copy);
     }
 }

@@ -6,18 +6,20 @@ use serde_json::Value;
 
 use super::cache::ConversionGuard;
 use super::webhook::{ConversionWebhooks, WebhookResource};
+use super::{MAX_CONVERTED_BYTES, prune_converted, too_large_list};
+use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::json::{json_size, write_stored_json};
 use crate::resources::ServedKind;
-use crate::rest::compute::run_sized;
-use crate::rest::custom_object;
+use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
+use crate::rest::schema_work;
 use crate::storage::KeyValue;
 use crate::watch_cache::{ResourceCollection, Stored};
 
 /// Objects of a call at most.
 const MAX_OBJECTS: usize = 500;
 /// Bytes of the objects of a call at most, unless it is one object.
-const MAX_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 2 << 20;
 /// Calls for one request at a time.
 pub(super) const MAX_CONCURRENT_BATCHES: usize = 4;
 
@@ -89,18 +91,31 @@ impl ConversionBatch<'_> {
         let size = sources.iter().map(|source| source.bytes().len()).sum();
         let read = {
             let (kind, sources) = (self.kind.clone(), sources.clone());
-            move || sources.iter().map(|source| read_stored(&kind, source)).collect::<Result<Vec<Value>, Status>>()
+            move || read_all_stored(&kind, &sources)
         };
-        let objects = run_sized(size, read).await??;
+        // Schemas are needed, and may have to be compiled.
+        let objects = run_sized(size + MAX_INLINE_BYTES, read).await??;
         let desired = self.kind.api_version();
-        let converted = webhooks.convert(of, &desired, (objects, size), self.is_list).await?;
-        let collection = self.collection.clone();
-        let store = move || {
-            let pairs = sources.iter().zip(converted);
-            pairs.map(|(source, value)| replaced(&collection, source, &value)).collect()
-        };
-        run_sized(size, store).await
+        let (collection, kind) = (self.collection.clone(), self.kind.clone());
+        let keep =
+            move |index: usize, value: Value| sources.get(index).map(|one| replaced(&kind, &collection, one, value));
+        let converted = webhooks.convert(of, &desired, (objects, size), self.is_list, keep).await?;
+        converted.into_iter().flatten().collect()
     }
+}
+
+/// Stored objects as values. Their defaults may be much larger than they are.
+fn read_all_stored(kind: &ServedKind, sources: &[Arc<Stored>]) -> Result<Vec<Value>, Status> {
+    let (mut objects, mut bytes) = (Vec::with_capacity(sources.len()), 0);
+    for source in sources {
+        let object = read_stored(kind, source)?;
+        bytes += json_size(&object);
+        if bytes > MAX_CONVERTED_BYTES {
+            return Err(too_large_list(kind));
+        }
+        objects.push(object);
+    }
+    Ok(objects)
 }
 
 /// A stored object as a value, with what the schema of its version adds since it was stored.
@@ -108,7 +123,8 @@ fn read_stored(kind: &ServedKind, stored: &Stored) -> Result<Value, Status> {
     let mut value: Value = serde_json::from_slice(stored.bytes()).map_err(|error| {
         Status::internal_error(format_args!("stored object {} cannot be parsed: {error}", stored.key()))
     })?;
-    if !custom_object::refresh_stored(kind, &mut value) {
+    let refreshed = custom_resource::refresh_stored(kind, &mut value);
+    if !refreshed.map_err(|error| schema_work::defaults_status(stored, error))? {
         let version = value["apiVersion"].as_str().unwrap_or_default();
         let text = format!("request to convert CR from an invalid group/version: {version}");
         return Err(Status::new(500, "", text));
@@ -116,9 +132,20 @@ fn read_stored(kind: &ServedKind, stored: &Stored) -> Result<Value, Status> {
     Ok(value)
 }
 
-/// A stored object with other content.
-fn replaced(collection: &ResourceCollection, source: &Stored, value: &Value) -> Arc<Stored> {
-    let bytes = match value {
+/// A stored object as a webhook converted it to the version of a kind. It is sent as it is.
+///
+/// # Errors
+/// 500 for content that the schema of the version does not allow.
+fn replaced(
+    kind: &ServedKind,
+    collection: &ResourceCollection,
+    source: &Stored,
+    mut value: Value,
+) -> Result<Arc<Stored>, Status> {
+    if let Some(version) = kind.version.custom() {
+        prune_converted(version, &mut value)?;
+    }
+    let bytes = match &value {
         Value::Object(object) => write_stored_json(object).bytes,
         other => other.to_string().into_bytes(),
     };
@@ -129,5 +156,9 @@ fn replaced(collection: &ResourceCollection, source: &Stored, value: &Value) -> 
         revision: source.revision(),
         expires: None,
     };
-    Arc::new(Stored::new(Arc::new(record), collection.prefix(), collection.declared_fields()))
+    let converted = Stored::new(Arc::new(record), collection.prefix(), collection.declared_fields());
+    if let Some(version) = kind.version.custom() {
+        converted.schema_checks().record(version.id(), true);
+    }
+    Ok(Arc::new(converted))
 }

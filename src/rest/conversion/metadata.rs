@@ -1,8 +1,10 @@
 //! Metadata of a converted object: a webhook may change labels and annotations only.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
-use crate::kubeapi::field_error::{FieldError, FieldPath};
+use crate::kubeapi::field_error::{FieldErrors, FieldPath};
 use crate::kubeapi::object_meta::{validate_annotations, validate_labels};
 
 const METADATA: FieldPath<'static> = FieldPath::root("metadata");
@@ -48,19 +50,15 @@ pub(super) fn restore_metadata(original: &Value, converted: &mut Value) -> Resul
 
 fn check_texts(field: &str, texts: &Map<String, Value>) -> Result<(), String> {
     let pairs = texts.iter().map(|(key, value)| (&**key, value.as_str().unwrap_or_default()));
-    let mut errors: Vec<FieldError> = Vec::new();
+    let mut errors = FieldErrors::new();
     match field {
         "labels" => validate_labels(pairs, &METADATA.child("labels"), &mut errors),
         // The field in upstream's text.
         _ => validate_annotations(pairs, &METADATA.child("annotation"), &mut errors),
     }
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
+    let mut seen = HashSet::new();
+    let texts = errors.iter().map(ToString::to_string);
+    let texts: Vec<String> = texts.filter(|text| seen.insert(text.clone())).collect();
     match texts.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),

@@ -2,14 +2,19 @@
 //! (`webhook_converter.go` in `k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`).
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::metadata::restore_metadata;
 use crate::kubeapi::GoQuoted;
 use crate::kubeapi::json::write_json;
 use crate::observe::metrics::ConversionFailure;
+use crate::rest::MAX_BODY_BYTES;
 
 const GROUP: &str = "apiextensions.k8s.io";
+
+/// Largest converted object in bytes, that of a request body.
+const MAX_OBJECT_BYTES: usize = MAX_BODY_BYTES;
 
 /// A version of `ConversionReview`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +57,7 @@ struct ReviewDocument {
 #[serde(default, rename_all = "camelCase")]
 struct ReviewResponse {
     uid: Option<String>,
-    converted_objects: Option<Vec<Value>>,
+    converted_objects: Option<Vec<Box<RawValue>>>,
     result: Option<ReviewResult>,
 }
 
@@ -61,6 +66,19 @@ struct ReviewResponse {
 struct ReviewResult {
     status: Option<String>,
     message: Option<String>,
+}
+
+/// What remains of an object while it is converted: its type and metadata.
+#[derive(Clone, Debug)]
+pub(super) struct ConversionOriginal(Value);
+
+impl ConversionOriginal {
+    pub(super) fn new(mut object: Value) -> ConversionOriginal {
+        if let Value::Object(object) = &mut object {
+            object.retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata"));
+        }
+        ConversionOriginal(object)
+    }
 }
 
 impl ConversionReviewVersion {
@@ -102,15 +120,22 @@ impl ConversionReview {
         FailedConversion { failure, text: format!("conversion webhook for {} failed: {why}", self.input) }
     }
 
-    /// The converted objects of a response, checked, in the order of `originals`, with their metadata.
+    /// The converted objects of a response, checked, in the order of `originals`, with their metadata. Each goes to `keep`
+    /// before the next is read: as values, all of them may take much memory.
     ///
     /// # Errors
     /// The response is not that of a conversion of `originals`.
-    pub(super) fn converted_objects(&self, originals: &[Value], body: &[u8]) -> Result<Vec<Value>, FailedConversion> {
-        let document = serde_json::from_slice(body).map_err(|error| {
+    pub(super) fn converted_objects<T>(
+        &self,
+        originals: &[ConversionOriginal],
+        body: &[u8],
+        keep: impl Fn(usize, Value) -> T,
+    ) -> Result<Vec<T>, FailedConversion> {
+        let malformed = |error: serde_json::Error| {
             let why = format!("couldn't get version/kind; json parse error: {error}");
             self.failed(ConversionFailure::Call, &why)
-        })?;
+        };
+        let document = serde_json::from_slice(body).map_err(malformed)?;
         let converted =
             self.response(document).map_err(|why| self.failed(ConversionFailure::MalformedResponse, &why))?;
         if converted.len() != originals.len() {
@@ -121,16 +146,23 @@ impl ConversionReview {
         }
         let pairs = originals.iter().zip(converted).enumerate();
         pairs
-            .map(|(index, (original, mut converted))| {
-                self.check_object(index, original, &mut converted)
-                    .map_err(|text| FailedConversion { failure: ConversionFailure::InvalidConvertedObject, text })?;
-                Ok(converted)
+            .map(|(index, (original, converted))| {
+                let invalid = |text| FailedConversion { failure: ConversionFailure::InvalidConvertedObject, text };
+                if converted.get().len() > MAX_OBJECT_BYTES {
+                    let bytes = converted.get().len();
+                    let why =
+                        format!("converted object at index {index} has {bytes} bytes, limit is {MAX_OBJECT_BYTES}");
+                    return Err(self.failed(ConversionFailure::InvalidConvertedObject, &why));
+                }
+                let mut converted = serde_json::from_str(converted.get()).map_err(malformed)?;
+                self.check_object(index, &original.0, &mut converted).map_err(invalid)?;
+                Ok(keep(index, converted))
             })
             .collect()
     }
 
     /// The objects of a response, unchecked.
-    fn response(&self, document: ReviewDocument) -> Result<Vec<Value>, String> {
+    fn response(&self, document: ReviewDocument) -> Result<Vec<Box<RawValue>>, String> {
         let ReviewDocument { api_version, kind, response } = document;
         let is_checked = self.version == ConversionReviewVersion::V1;
         if is_checked {
@@ -223,8 +255,13 @@ mod tests {
             "uid": "u", "result": {"status": "Success"}, "convertedObjects": objects}})
     }
 
+    fn converted(review: &ConversionReview, originals: &[Value], body: &[u8]) -> Result<Vec<Value>, FailedConversion> {
+        let originals: Vec<_> = originals.iter().cloned().map(ConversionOriginal::new).collect();
+        review.converted_objects(&originals, body, |_, value| value)
+    }
+
     fn error(review: &ConversionReview, originals: &[Value], response: &Value) -> (ConversionFailure, String) {
-        let failed = review.converted_objects(originals, response.to_string().as_bytes()).unwrap_err();
+        let failed = converted(review, originals, response.to_string().as_bytes()).unwrap_err();
         (failed.failure, failed.text)
     }
 
@@ -248,12 +285,12 @@ mod tests {
 
     #[test]
     fn conversion_review_response_restores_metadata() {
-        let mut converted = object("v2", "a");
-        converted["metadata"]["generation"] = json!(7);
-        converted["spec"] = json!({"x": 1});
-        let body = response(&[converted]).to_string();
-        let objects =
-            review(ConversionReviewVersion::V1, false).converted_objects(&[object("v1", "a")], body.as_bytes());
+        let mut answered = object("v2", "a");
+        answered["metadata"]["generation"] = json!(7);
+        answered["spec"] = json!({"x": 1});
+        let body = response(&[answered]).to_string();
+        let v1 = review(ConversionReviewVersion::V1, false);
+        let objects = converted(&v1, &[object("v1", "a")], body.as_bytes());
         let mut expected = object("v2", "a");
         expected["spec"] = json!({"x": 1});
         assert_eq!(objects, Ok(vec![expected]));
@@ -287,12 +324,22 @@ mod tests {
             let expected = format!("conversion webhook for g/v1, Kind=Foo failed: {why}");
             assert_eq!(error(&v1, &originals, &response), (ConversionFailure::MalformedResponse, expected));
         }
-        let text = v1.converted_objects(&originals, b"hello").unwrap_err();
+        let text = converted(&v1, &originals, b"hello").unwrap_err();
         assert_eq!(text.failure, ConversionFailure::Call);
         assert!(text.text.contains("failed: couldn't get version/kind; json parse error"), "{}", text.text);
         // Version and uid are checked for v1 only.
         let lax = review(ConversionReviewVersion::V1Beta1, false);
-        assert!(lax.converted_objects(&originals, beta.to_string().as_bytes()).is_ok());
+        assert!(converted(&lax, &originals, beta.to_string().as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn conversion_review_response_with_too_large_object_is_refused() {
+        let v1 = review(ConversionReviewVersion::V1, true);
+        let mut large = object("v2", "a");
+        large["spec"] = json!("x".repeat(MAX_OBJECT_BYTES));
+        let (failure, text) = error(&v1, &[object("v1", "a")], &response(&[large]));
+        assert_eq!(failure, ConversionFailure::InvalidConvertedObject);
+        assert!(text.ends_with(&format!("bytes, limit is {MAX_OBJECT_BYTES}")), "{text}");
     }
 
     #[test]

@@ -6,16 +6,26 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::review::{ConversionReview, ConversionReviewVersion, FailedConversion};
+use super::review::{ConversionOriginal, ConversionReview, ConversionReviewVersion, FailedConversion};
 use crate::kubeapi::Status;
 use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
 use crate::resources::Resource;
 use crate::resources::custom::{CustomResource, WebhookConversion};
-use crate::rest::compute::run_sized;
-use crate::rest::webhook_client::WebhookClient;
+use crate::rest::MAX_BODY_BYTES;
+use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
+use crate::rest::webhook_client::{CallLimits, WebhookClient};
+
+/// How many times as large as the request a response may be.
+const RESPONSE_FACTOR: usize = 4;
 
 /// Time limit of a call (`NewDefaultAuthenticationInfoResolver` in `k8s.io/apiserver/pkg/util/webhook`).
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Largest response to a request of so many bytes: converted objects may be several times as large, and one may be as
+/// large as a request body.
+fn max_response_bytes(request_bytes: usize) -> usize {
+    MAX_BODY_BYTES + RESPONSE_FACTOR * request_bytes
+}
 
 /// Calls conversion webhooks.
 pub(super) struct ConversionWebhooks {
@@ -41,17 +51,18 @@ impl<'r> WebhookResource<'r> {
 
 impl ConversionWebhooks {
     /// Converts objects, of which there is at least one, to the version `desired`, in one call. `size` is that of all in
-    /// bytes. Their order stays.
+    /// bytes. Their order stays; each converted object goes to `keep` with its place.
     ///
     /// # Errors
     /// 500 with upstream's text.
-    pub(super) async fn convert(
+    pub(super) async fn convert<T: Send + 'static>(
         &self,
         of: WebhookResource<'_>,
         desired: &str,
         (objects, size): (Vec<Value>, usize),
         is_list: bool,
-    ) -> Result<Vec<Value>, Status> {
+        keep: impl Fn(usize, Value) -> T + Send + 'static,
+    ) -> Result<Vec<T>, Status> {
         let failed = |text: String| Status::new(500, "", text);
         let version = ConversionReviewVersion::negotiate(&of.webhook.review_versions).map_err(failed)?;
         let found = objects.first().and_then(|object| object["apiVersion"].as_str()).unwrap_or_default().to_owned();
@@ -63,7 +74,7 @@ impl ConversionWebhooks {
         let uid = uuid::Uuid::new_v4().to_string();
         let review = ConversionReview { version, uid, desired: desired.to_owned(), input, is_list };
         let began = Instant::now();
-        let result = self.call(of, review, objects, size).await;
+        let result = self.call(of, review, (objects, size), keep).await;
         let name = |api_version: &'_ str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
         let outcome = result.as_ref().map(|_| ()).map_err(|failed| failed.failure);
         self.metrics.record(&of.custom.definition, (&name(&found), &name(desired)), began.elapsed(), outcome);
@@ -73,23 +84,27 @@ impl ConversionWebhooks {
         })
     }
 
-    async fn call(
+    async fn call<T: Send + 'static>(
         &self,
         of: WebhookResource<'_>,
         review: ConversionReview,
-        objects: Vec<Value>,
-        size: usize,
-    ) -> Result<Vec<Value>, FailedConversion> {
+        (objects, size): (Vec<Value>, usize),
+        keep: impl Fn(usize, Value) -> T + Send + 'static,
+    ) -> Result<Vec<T>, FailedConversion> {
         let no_thread = review.clone();
         let no_thread = |status: Status| no_thread.failed(ConversionFailure::Call, &status.message);
         let encode = move || {
             let body = review.request(&objects);
-            (review, objects, body)
+            let originals: Vec<_> = objects.into_iter().map(ConversionOriginal::new).collect();
+            (review, originals, body)
         };
-        let (review, objects, body) = run_sized(size, encode).await.map_err(&no_thread)?;
-        let posted = self.client.post(&of.webhook.client_config, Bytes::from(body), CALL_TIMEOUT).await;
+        let (review, originals, body) = run_sized(size, encode).await.map_err(&no_thread)?;
+        let limits = CallLimits { timeout: CALL_TIMEOUT, response_bytes: max_response_bytes(body.len()) };
+        let posted = self.client.post(&of.webhook.client_config, Bytes::from(body), limits).await;
         let response = posted.map_err(|why| review.failed(ConversionFailure::Call, &why))?;
-        let read = move || review.converted_objects(&objects, &response);
+        // A schema is needed, and may have to be compiled: that of a watch may have been dropped.
+        let size = size.max(response.len()) + MAX_INLINE_BYTES;
+        let read = move || review.converted_objects(&originals, &response, keep);
         run_sized(size, read).await.map_err(no_thread)?
     }
 }

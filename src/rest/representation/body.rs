@@ -13,10 +13,13 @@ use http_body_util::StreamBody;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::JsonIndenter;
 use crate::message::{Body, BodyError};
-use crate::rest::compute::run_sized;
+use crate::rest::compute::{ComputeContext, run_sized};
 
 /// Size of a frame in bytes, unless one object is larger.
 pub(super) const FRAME_BYTES: usize = 64 << 10;
+
+/// Bytes of JSON that become one frame when they are indented.
+const INDENTED_BYTES: usize = 16 << 10;
 
 /// A body up to this size in bytes is sent whole and never with gzip (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: usize = 128 << 10;
@@ -52,28 +55,33 @@ impl FrameSource for DocumentFrames {
     }
 }
 
-/// Frames of JSON, indented.
+/// Frames of JSON, indented. A byte of deeply nested JSON becomes up to 256.
 pub(super) struct IndentedFrames {
     source: Box<dyn FrameSource>,
+    /// What is not indented yet of the last frame.
+    rest: Bytes,
     indenter: JsonIndenter,
 }
 
 impl IndentedFrames {
     pub(super) fn new(source: Box<dyn FrameSource>) -> IndentedFrames {
-        IndentedFrames { source, indenter: JsonIndenter::default() }
+        IndentedFrames { source, rest: Bytes::new(), indenter: JsonIndenter::default() }
     }
 }
 
 impl FrameSource for IndentedFrames {
     fn next_frame(&mut self) -> Option<Bytes> {
-        let frame = self.source.next_frame()?;
-        let mut out = Vec::with_capacity(2 * frame.len());
-        self.indenter.indent(&frame, &mut out);
+        if self.rest.is_empty() {
+            self.rest = self.source.next_frame()?;
+        }
+        let piece = self.rest.split_to(self.rest.len().min(INDENTED_BYTES));
+        let mut out = Vec::with_capacity(2 * piece.len());
+        self.indenter.indent(&piece, &mut out);
         Some(out.into())
     }
 
     fn next_size(&self) -> usize {
-        self.source.next_size()
+        if self.rest.is_empty() { self.source.next_size() } else { 0 }
     }
 }
 
@@ -133,6 +141,11 @@ impl FramedBody {
         FramedBody::new(Box::new(DocumentFrames(document))).into_body(true).await
     }
 
+    /// The body of a JSON document in memory, indented.
+    pub(super) fn indented(document: Bytes) -> FramedBody {
+        FramedBody::new(Box::new(IndentedFrames::new(Box::new(DocumentFrames(document)))))
+    }
+
     /// The body of a response, and whether it has gzip. A small one is whole, of a large one the first frames are made.
     ///
     /// # Errors
@@ -174,13 +187,14 @@ impl FramedBody {
     }
 
     fn into_stream(self) -> Body {
-        let frames = stream::unfold(self, |mut body| async move {
+        let context = ComputeContext::current().for_body();
+        let frames = stream::unfold((self, context), |(mut body, context)| async move {
             loop {
-                match body.next().await {
+                match context.scope(body.next()).await {
                     Ok(Some(frame)) if frame.is_empty() => {}
-                    Ok(Some(frame)) => return Some((Ok(Frame::data(frame)), body)),
+                    Ok(Some(frame)) => return Some((Ok(Frame::data(frame)), (body, context))),
                     Ok(None) => return None,
-                    Err(status) => return Some((Err(BodyError::from(status.message)), body)),
+                    Err(status) => return Some((Err(BodyError::from(status.message)), (body, context))),
                 }
             }
         });

@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
+use super::body::FRAME_BYTES;
 use super::document::write_item;
-use super::negotiate::{ObjectTransform, OutputEncoding};
+use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
 use super::*;
 use crate::resources::custom::{Definition, custom_entries};
-use crate::rest::custom_object;
+use crate::rest::schema_work;
 use crate::storage::{KeyValue, Prefix};
 use crate::watch_cache::{ContinuePosition, Stored};
 
@@ -74,7 +75,7 @@ fn custom_object_sent_as_stored_unless_schema_adds_or_removes() {
     let object = thing(&json!({"a": "1"}));
     for _ in 0..2 {
         assert_eq!(sent(&all[0], &object), (expected("v1", r#"{"a":"1"}"#), true));
-        assert_eq!(sent(&all[1], &object), (expected("v2", r#"{"a":"1","b":"d"}"#), false));
+        assert_eq!(sent(&all[1], &object), (expected("v2", r#"{"a":"1"}"#), true));
         assert_eq!(sent(&all[2], &object), (expected("v3", "{}"), false));
     }
     // Nothing but `apiVersion` differs.
@@ -101,16 +102,69 @@ fn custom_object_of_other_writer_is_sent_sorted() {
 }
 
 #[test]
-fn custom_object_is_checked_when_it_is_written() {
+fn custom_object_is_checked_before_it_is_written() {
     let with_default = json!({"type": "string", "default": "d"});
-    let kind = &kinds(&[("v1", json!({"a": with_default}))])[0];
-    let id = kind.version.custom().unwrap().id();
-    for (spec, is_unchanged) in [(json!({"a": "1"}), true), (json!({}), false), (json!({"a": "1", "b": 1}), false)] {
+    let all = kinds(&[("v1", json!({"a": with_default})), ("v2", json!({}))]);
+    let id = all[0].version.custom().unwrap().id();
+    let long = "x".repeat(100_000);
+    for (spec, expected) in [
+        (json!({"a": "1"}), Some(true)),
+        (json!({}), Some(false)),
+        (json!({"a": "1", "b": 1}), Some(false)),
+        // It is found out when it is read.
+        (json!({"a": long}), None),
+    ] {
         let object = thing(&spec);
         let value: Value = serde_json::from_slice(object.bytes()).unwrap();
-        custom_object::check_written(kind, value.as_object().unwrap().clone(), &object);
-        assert_eq!(object.schema_checks().result(id), Some(is_unchanged), "{value}");
+        let is_complete = schema_work::is_complete(&all[0], value.as_object().unwrap());
+        schema_work::record_completeness(&all[0], &object, is_complete);
+        assert_eq!((is_complete, object.schema_checks().result(id)), (expected, expected));
+        assert_eq!(
+            schema_work::is_complete(&all[1], value.as_object().unwrap()),
+            None,
+            "it is stored in another version"
+        );
     }
+}
+
+#[tokio::test]
+async fn custom_list_frames_are_bounded_by_defaults_and_made_on_compute_threads() {
+    let kind = &kinds(&[("v1", json!({"a": {"type": "string", "default": "d".repeat(40_000)}}))])[0];
+    let list = |whole: bool| StoredList {
+        revision: 9,
+        objects: (0..8).map(|at| thing(&if whole && at < 4 { json!({"a": "1"}) } else { json!({}) })).collect(),
+        next: None,
+        remaining: None,
+    };
+    for transform in [
+        ObjectTransform::Unchanged,
+        ObjectTransform::PartialMetadata("meta.k8s.io/v1"),
+        ObjectTransform::Table("meta.k8s.io/v1", RowObject::Metadata),
+    ] {
+        let media_type = OutputMediaType { encoding: OutputEncoding::Json, transform, accepts_gzip: false };
+        let mut frames = list_frames(kind, list(false), media_type).await.unwrap();
+        let (mut count, mut is_on_thread) = (0, true);
+        while {
+            is_on_thread &= count == 4 || frames.next_size() > FRAME_BYTES;
+            frames.next_frame().is_some()
+        } {
+            count += 1;
+        }
+        // Two defaults fill a frame.
+        assert!(count == 4 && is_on_thread, "{transform:?}: {count} frames");
+        // Those that are sent as they are stored need no thread, unless with others.
+        let list = list(true);
+        list.objects[..4].iter().for_each(|object| drop(written(kind, object, ObjectTransform::Unchanged)));
+        let mut frames = list_frames(kind, list, media_type).await.unwrap();
+        assert!(frames.next_size() < FRAME_BYTES);
+        frames.next_frame();
+        assert!(frames.next_size() > FRAME_BYTES, "the others are in frames of their own");
+    }
+    // A watch and a single object.
+    let object = thing(&json!({}));
+    assert!(ReplyObject::stored(object.clone()).work(kind) > FRAME_BYTES);
+    written(kind, &object, ObjectTransform::Unchanged);
+    assert!(ReplyObject::stored(object).work(kind) > FRAME_BYTES, "defaults are added each time");
 }
 
 #[test]
@@ -120,7 +174,7 @@ fn custom_object_as_stored_has_row_and_metadata_of_the_asked_version() {
     let transforms = [
         ObjectTransform::Unchanged,
         ObjectTransform::PartialMetadata("meta.k8s.io/v1"),
-        ObjectTransform::Table("meta.k8s.io/v1", negotiate::RowObject::Complete),
+        ObjectTransform::Table("meta.k8s.io/v1", RowObject::Complete),
     ];
     let first = transforms.map(|transform| written(kind, &thing(&json!({})), transform));
     sent(kind, &object);
@@ -159,4 +213,35 @@ async fn custom_list_has_sorted_keys_and_always_continue() {
     let yaml =
         "apiVersion: a.io/v1\nitems: []\nkind: ThingList\nmetadata:\n  continue: \"\"\n  resourceVersion: \"9\"\n";
     assert_eq!(respond(list(0, None), OutputEncoding::Yaml).await, yaml);
+}
+
+#[test]
+fn defaults_that_would_make_an_object_too_large_are_refused() {
+    use crate::rest::request_body::{BodyFindings, check_object};
+    use crate::rest::write_options::FieldValidation;
+
+    // The definition got large defaults after the object was stored.
+    let item = json!({"type": "object", "properties": {"d": {"type": "string", "default": "x".repeat(1000)}}});
+    let fields = json!({"items": {"type": "array", "items": item}});
+    let kind = kinds(&[("v1", fields)]).remove(0);
+    let with_items = |count: usize| json!({"items": vec![json!({}); count]});
+    let (small, large) = (thing(&with_items(1000)), thing(&with_items(200_000)));
+    assert_eq!(ReplyObject::stored(small).check_readable(&kind), Ok(()));
+    let error = ReplyObject::stored(large.clone()).check_readable(&kind).unwrap_err();
+    assert_eq!(error.code, 500);
+    assert!(
+        error
+            .message
+            .contains("/registry/a.io/things/x cannot be sent: the defaults of its schema add more than 1572864 bytes")
+    );
+    // In a list it has the defaults that fit.
+    assert!(written(&kind, &large, ObjectTransform::Unchanged).len() < 3 << 20);
+
+    let body = serde_json::from_slice::<Value>(large.bytes()).unwrap();
+    let Err(refused) = check_object(&kind, body, BodyFindings::Texts(Vec::new()), FieldValidation::Warn) else {
+        panic!("not refused");
+    };
+    for status in [refused.body_status(&kind, b"{}"), refused.patch_status("{}")] {
+        assert_eq!((status.code, &*status.message), (413, "Request entity too large: limit is 1572864"));
+    }
 }

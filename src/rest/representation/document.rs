@@ -24,7 +24,7 @@ pub(super) fn object_document(
     media_type: OutputMediaType,
     with_columns: bool,
 ) -> Result<Vec<u8>, Status> {
-    object.check_readable()?;
+    object.check_readable(kind)?;
     let mut json = Vec::with_capacity(4096);
     write_document_json(&mut json, kind, object, media_type.transform, with_columns);
     encode_json(kind, json, media_type)
@@ -40,7 +40,7 @@ pub(super) fn write_document_json(
 ) {
     let now = SystemTime::now();
     let ObjectTransform::Table(api_version, _) = transform else {
-        write_item(out, kind, object, transform, now);
+        let _ = write_object(out, kind, object, transform, now);
         return;
     };
     let metadata = match &*object.resource_version() {
@@ -48,18 +48,36 @@ pub(super) fn write_document_json(
         version => format!("{{\"resourceVersion\":\"{version}\"}}"),
     };
     out.extend_from_slice(table_head(kind, api_version, &metadata, with_columns).as_bytes());
-    write_item(out, kind, object, transform, now);
+    let _ = write_object(out, kind, object, transform, now);
     out.extend_from_slice(b"]}");
 }
 
-/// Appends an object as JSON: as an item of a list, or the row of a Table.
+/// Appends an object as JSON, as an item of a list: with its type if that is a custom one. A Table has rows. Returns the size
+/// of what its schemas made of a stored object, of which the item may have a small part.
 pub(super) fn write_item(
     out: &mut Vec<u8>,
     kind: &ServedKind,
     object: &ReplyObject,
     transform: ObjectTransform,
     now: SystemTime,
-) {
+) -> usize {
+    match transform {
+        ObjectTransform::Unchanged if kind.resource.custom.is_none() => {
+            object.in_version_of(kind).write_untyped_json(out);
+            0
+        }
+        _ => write_object(out, kind, object, transform, now),
+    }
+}
+
+/// Appends an object as JSON, or as the row of a Table. Returns what [`write_item`] does.
+fn write_object(
+    out: &mut Vec<u8>,
+    kind: &ServedKind,
+    object: &ReplyObject,
+    transform: ObjectTransform,
+    now: SystemTime,
+) -> usize {
     let object = &object.in_version_of(kind);
     match transform {
         ObjectTransform::Unchanged => object.write_json(out),
@@ -68,6 +86,7 @@ pub(super) fn write_item(
             write_row(out, kind, object, (api_version, row_object), now);
         }
     }
+    object.converted_size()
 }
 
 /// Converts the JSON of an object into the encoding.

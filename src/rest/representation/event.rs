@@ -17,6 +17,7 @@ use crate::kubeapi::{Status, encode};
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::is_stored_as_other;
 use crate::rest::compute::run_sized;
+use crate::rest::schema_work;
 use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
 
 /// Bytes of encoded events that changes keep at most, of all collections.
@@ -81,7 +82,7 @@ impl EventEncoder {
         let with_columns = !std::mem::replace(&mut self.has_sent_columns, true);
         let (kind, media_type) = (self.kind.clone(), self.media_type);
         let Some(change) = event.change.clone() else {
-            let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
+            let size = event.object.as_ref().map_or(0, |object| schema_work::stored_work(&kind, object));
             return run_sized(size, move || event_frame(&kind, media_type, &event, with_columns)).await?;
         };
         let conversion = match kind.version.custom() {
@@ -89,7 +90,7 @@ impl EventEncoder {
             None => u16::from(is_stored_as_other(&kind.resource)),
         };
         let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | u64::from(conversion) << 48;
-        let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
+        let size = event.object.as_ref().map_or(0, |object| schema_work::stored_work(&kind, object));
         let shared = change.clone();
         let encode = move || {
             let mut result = Ok(0);
@@ -161,7 +162,7 @@ fn event_frame(
     if media_type.encoding == OutputEncoding::Protobuf {
         return Ok(protobuf_frame(event_type, &object_document(kind, &object, media_type, with_columns)?));
     }
-    object.check_readable()?;
+    object.check_readable(kind)?;
     Ok(json_frame(event_type, |out| write_document_json(out, kind, &object, media_type.transform, with_columns)))
 }
 

@@ -1,5 +1,6 @@
 //! Lists and Tables of many objects, in frames: bytes of the store are copied as the client takes them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,7 +22,14 @@ use crate::kubeapi::yaml::write_yaml_into;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::compute::run_sized;
+use crate::rest::schema_work;
 use crate::watch_cache::{Stored, StoredList};
+
+/// Work for a cell of a Table, in bytes.
+const CELL_WORK: usize = 64;
+
+/// Bytes of items in protobuf that a list keeps until they are sent.
+const MAX_ENCODED_BYTES: usize = 4 << 20;
 
 /// A list in frames.
 ///
@@ -167,41 +175,45 @@ struct ItemFrames {
 }
 
 impl ItemFrames {
-    fn write(&mut self, object: Arc<Stored>, out: &mut Vec<u8>) {
+    /// Appends an object. Returns what [`write_item`] does.
+    fn write(&mut self, object: Arc<Stored>, out: &mut Vec<u8>) -> usize {
         let object = ReplyObject::stored(object);
         let is_first = std::mem::replace(&mut self.is_first, false);
         if self.media_type.encoding != OutputEncoding::Yaml {
             if !is_first {
                 out.push(b',');
             }
-            write_item(out, &self.kind, &object, self.media_type.transform, self.now);
-            return;
+            return write_item(out, &self.kind, &object, self.media_type.transform, self.now);
         }
-        let mut item = Vec::with_capacity(object.size() + 64);
-        write_item(&mut item, &self.kind, &object, self.media_type.transform, self.now);
+        let mut item = Vec::new();
+        let converted_size = write_item(&mut item, &self.kind, &object, self.media_type.transform, self.now);
         let mut text = String::with_capacity(item.len());
         // An object without a defect is JSON.
         write_yaml_into(&mut text, &Value::Array(vec![parse_json(&item).unwrap_or_default()]), 0);
         out.extend_from_slice(text.as_bytes());
+        converted_size
     }
 }
 
 impl FrameSource for ItemFrames {
     fn next_frame(&mut self) -> Option<Bytes> {
         self.tail.as_ref()?;
-        let first_size = self.objects.as_slice().first().map_or(0, |object| object.bytes().len());
+        let first = self.objects.as_slice().first();
+        let first_size = first.map_or(0, |object| object.bytes().len());
+        let begins_as_stored = first.is_some_and(|object| schema_work::is_sent_as_stored(&self.kind, object));
         let mut frame = Vec::with_capacity(first_size.max(FRAME_BYTES.min(self.objects.len() * first_size)) + 4096);
         frame.append(&mut self.head);
-        // Work is bounded by what is read, too: the row of a Table is small.
+        // Work is bounded by what is read, too: the row of a Table is small, also if its object has large defaults.
         let mut read = 0;
         while let Some(next) = self.objects.as_slice().first() {
             let size = next.bytes().len();
-            if read > 0 && read.max(frame.len()) + size > FRAME_BYTES {
+            // A frame on a worker thread has no objects that need their schemas.
+            let is_other_work = begins_as_stored && !schema_work::is_sent_as_stored(&self.kind, next);
+            if read > 0 && (is_other_work || read.max(frame.len()) + size > FRAME_BYTES) {
                 return Some(frame.into());
             }
-            read += size;
             if let Some(object) = self.objects.next() {
-                self.write(object, &mut frame);
+                read += size.max(self.write(object, &mut frame));
             }
         }
         frame.append(&mut self.tail.take()?);
@@ -209,39 +221,66 @@ impl FrameSource for ItemFrames {
     }
 
     fn next_size(&self) -> usize {
-        self.objects.as_slice().first().map_or(0, |object| object.bytes().len())
+        let first = self.objects.as_slice().first();
+        let object = first.map_or(0, |object| schema_work::stored_work(&self.kind, object));
+        match self.media_type.transform {
+            ObjectTransform::Table(..) => object + CELL_WORK * self.kind.version.columns.len(),
+            _ => object,
+        }
     }
 }
 
-/// Items that are encoded already.
-struct EncodedFrames {
+/// Encodes the items of a list in protobuf.
+#[derive(Clone)]
+struct ProtobufItems {
+    kind: ServedKind,
+    transform: ObjectTransform,
+    message: MessageId,
+}
+
+/// Items in protobuf.
+struct ProtobufFrames {
     head: Vec<u8>,
-    items: std::vec::IntoIter<Vec<u8>>,
+    items: ProtobufItems,
+    objects: std::vec::IntoIter<Arc<Stored>>,
+    /// The first items, which are encoded already.
+    encoded: VecDeque<Vec<u8>>,
     tail: Option<Vec<u8>>,
 }
 
-impl FrameSource for EncodedFrames {
+impl FrameSource for ProtobufFrames {
     fn next_frame(&mut self) -> Option<Bytes> {
         self.tail.as_ref()?;
         let mut frame = std::mem::take(&mut self.head);
-        while frame.len() < FRAME_BYTES {
-            match self.items.next() {
-                Some(item) => frame.extend_from_slice(&item),
-                None => {
-                    frame.append(&mut self.tail.take()?);
+        let mut read = 0;
+        while read.max(frame.len()) < FRAME_BYTES {
+            let Some(object) = self.objects.next() else {
+                frame.append(&mut self.tail.take()?);
+                break;
+            };
+            if let Some(item) = self.encoded.pop_front() {
+                frame.extend_from_slice(&item);
+                // Others are work, which may be that of a compute thread.
+                if self.encoded.is_empty() {
                     break;
                 }
+                continue;
             }
+            // It was encoded before, to know its length.
+            read += schema_work::stored_work(&self.items.kind, &object);
+            frame.extend_from_slice(&self.items.encode(object).unwrap_or_default());
         }
         Some(frame.into())
     }
 
     fn next_size(&self) -> usize {
-        self.items.as_slice().first().map_or(0, Vec::len)
+        let first = self.objects.as_slice().first().filter(|_| self.encoded.is_empty());
+        first.map_or(0, |object| schema_work::stored_work(&self.items.kind, object))
     }
 }
 
-/// A list in protobuf. Its length precedes it, so that all objects are encoded first.
+/// A list in protobuf. Its length precedes it, so that all objects are encoded first. Those of a large list are encoded
+/// again when they are sent, so that they do not all take memory.
 async fn protobuf_frames(
     kind: &ServedKind,
     list: StoredList,
@@ -259,38 +298,40 @@ async fn protobuf_frames(
     );
     let metadata = encode_message(&kinds.messages, metadata, &parse_json(document.metadata.as_bytes())?);
     let metadata = metadata.map_err(Status::internal_error)?;
-    let mut items = Vec::with_capacity(list.objects.len());
+    let items = ProtobufItems { kind: kind.clone(), transform, message };
+    let (mut encoded, mut encoded_bytes) = (VecDeque::new(), 0);
     let (mut length, mut work) = (1 + varint_length(metadata.len() as u64) + metadata.len(), 0);
-    for object in list.objects {
-        let size = object.bytes().len();
+    for object in &list.objects {
+        let size = schema_work::stored_work(kind, object);
         work += size;
         if work > FRAME_BYTES {
             work = 0;
             tokio::task::yield_now().await;
         }
-        let kind = kind.clone();
-        let item = run_sized(size, move || protobuf_item(&kind, object, transform, message)).await??;
+        let (items, object) = (items.clone(), object.clone());
+        let item = run_sized(size, move || items.encode(object)).await??;
         length += item.len();
-        items.push(item);
+        encoded_bytes += item.len();
+        if encoded_bytes <= MAX_ENCODED_BYTES {
+            encoded.push_back(item);
+        }
     }
     let frame = UnknownFrame::new(&document.api_version, &document.kind, length);
     let mut head = frame.head;
     write_bytes(&mut head, 1, &metadata);
-    Ok(Box::new(EncodedFrames { head, items: items.into_iter(), tail: Some(frame.tail) }))
+    let objects = list.objects.into_iter();
+    Ok(Box::new(ProtobufFrames { head, items, objects, encoded, tail: Some(frame.tail) }))
 }
 
-/// An item of a list: field 2 of the list's message.
-fn protobuf_item(
-    kind: &ServedKind,
-    object: Arc<Stored>,
-    transform: ObjectTransform,
-    message: MessageId,
-) -> Result<Vec<u8>, Status> {
-    let mut json = Vec::with_capacity(object.bytes().len() + 64);
-    write_item(&mut json, kind, &ReplyObject::stored(object), transform, SystemTime::UNIX_EPOCH);
-    let encoded = encode_message(&builtin_kinds().messages, message, &parse_json(&json)?);
-    let encoded = encoded.map_err(Status::internal_error)?;
-    let mut item = Vec::with_capacity(encoded.len() + 8);
-    write_bytes(&mut item, 2, &encoded);
-    Ok(item)
+impl ProtobufItems {
+    /// An item of a list: field 2 of the list's message.
+    fn encode(&self, object: Arc<Stored>) -> Result<Vec<u8>, Status> {
+        let mut json = Vec::with_capacity(object.bytes().len() + 64);
+        write_item(&mut json, &self.kind, &ReplyObject::stored(object), self.transform, SystemTime::UNIX_EPOCH);
+        let encoded = encode_message(&builtin_kinds().messages, self.message, &parse_json(&json)?);
+        let encoded = encoded.map_err(Status::internal_error)?;
+        let mut item = Vec::with_capacity(encoded.len() + 8);
+        write_bytes(&mut item, 2, &encoded);
+        Ok(item)
+    }
 }

@@ -26,6 +26,7 @@ pub(super) use self::reply_object::ReplyObject;
 use self::body::FramedBody;
 use self::document::object_document;
 use self::list::list_frames;
+use self::negotiate::OutputEncoding;
 use super::compute::run_sized;
 use crate::kubeapi::{Status, encode};
 use crate::message::Body;
@@ -56,10 +57,16 @@ pub(super) async fn respond(
     let (body, is_gzipped) = match content {
         ReplyContent::Status(status) => (encode(&status, media_type.encoding.for_status()).into(), false),
         ReplyContent::Object(object) => {
-            let size = object.size();
+            let size = object.work(kind);
             let kind = kind.clone();
-            let document = run_sized(size, move || object_document(&kind, &object, media_type, true)).await??;
-            FramedBody::from_document(document.into(), gzip).await?
+            let is_indented = media_type.encoding == OutputEncoding::PrettyJson;
+            let encoding = if is_indented { OutputEncoding::Json } else { media_type.encoding };
+            let encoded = OutputMediaType { encoding, ..media_type };
+            let document = run_sized(size, move || object_document(&kind, &object, encoded, true)).await??;
+            match is_indented {
+                true => FramedBody::indented(document.into()).into_body(gzip).await?,
+                false => FramedBody::from_document(document.into(), gzip).await?,
+            }
         }
         ReplyContent::List(list) => FramedBody::new(list_frames(kind, list, media_type).await?).into_body(gzip).await?,
     };

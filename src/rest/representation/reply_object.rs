@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::served_object::{ServedObject, StoredDocument};
+use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
-use crate::rest::custom_object;
+use crate::rest::compute::value_size;
+use crate::rest::schema_work;
 use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
@@ -33,23 +35,26 @@ impl ReplyObject {
     /// Checks that the object can be sent.
     ///
     /// # Errors
-    /// 500 for a stored value that is no object of the API.
-    pub(super) fn check_readable(&self) -> Result<(), Status> {
-        match self {
-            ReplyObject::Stored(stored, _) => match stored.defect() {
-                Some(defect) => Err(Status::internal_error(format_args!("{} cannot be read: {defect}", stored.key()))),
-                None => Ok(()),
-            },
-            ReplyObject::Unstored(_) => Ok(()),
+    /// 500 for a stored value that is no object of the API, and for one to which the schema adds too much.
+    pub(super) fn check_readable(&self, kind: &ServedKind) -> Result<(), Status> {
+        let ReplyObject::Stored(stored, _) = self else { return Ok(()) };
+        if let Some(defect) = stored.defect() {
+            return Err(Status::internal_error(format_args!("{} cannot be read: {defect}", stored.key())));
         }
+        if schema_work::is_sent_as_stored(kind, stored) {
+            return Ok(());
+        }
+        let mut object: Map<String, Value> = serde_json::from_slice(stored.bytes()).unwrap_or_default();
+        custom_resource::convert_from_stored(kind, &mut object)
+            .map_err(|error| schema_work::defaults_status(stored, error))
     }
 
-    /// How much work it is to parse or encode the object, in bytes.
-    pub(super) fn size(&self) -> usize {
+    /// How much work it is to encode the object in the version of a kind, in bytes. Of one that is not stored it is not known
+    /// beyond the size of what is processed on the worker thread.
+    pub(super) fn work(&self, kind: &ServedKind) -> usize {
         match self {
-            ReplyObject::Stored(stored, _) => stored.bytes().len(),
-            // Was in a request body, which is bounded.
-            ReplyObject::Unstored(value) => value.to_string().len(),
+            ReplyObject::Stored(stored, _) => schema_work::stored_work(kind, stored),
+            ReplyObject::Unstored(value) => value_size(value),
         }
     }
 
@@ -95,7 +100,8 @@ impl ReplyObject {
 fn converted(kind: &ServedKind, mut value: Value) -> ServedObject<'static> {
     if let Value::Object(object) = &mut value {
         convert_from_stored(&kind.resource, object);
-        custom_object::convert_from_stored(kind, object);
+        // It was in a request body or in the store, with all its defaults.
+        let _ = custom_resource::convert_from_stored(kind, object);
     }
     ServedObject::Value(Cow::Owned(value))
 }

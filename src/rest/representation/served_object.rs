@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::kubeapi::json::write_json;
+use crate::kinds::custom_resource;
+use crate::kubeapi::json::{json_size, write_json};
 use crate::resources::ServedKind;
 use crate::resources::custom::CustomVersion;
-use crate::rest::custom_object;
 use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
@@ -67,7 +67,13 @@ impl<'o> ServedObject<'o> {
         }
         let mut value: Value = serde_json::from_slice(&stored.versioned_as(revision).concat()).unwrap_or_default();
         if let Value::Object(object) = &mut value {
-            custom_object::convert_from_stored(kind, object);
+            if result == Some(true) {
+                // It does not begin with the version.
+                object.insert("apiVersion".to_owned(), json!(version.api_version));
+            } else if let Err(error) = custom_resource::convert_from_stored(kind, object) {
+                // In a list, which goes on; a single object is refused before.
+                tracing::error!(object = %stored.key(), "object sent without some defaults: {error}");
+            }
         }
         if result.is_none() {
             let is_same = |unchanged: StoredDocument<'_>| {
@@ -80,12 +86,46 @@ impl<'o> ServedObject<'o> {
         ServedObject::Value(Cow::Owned(value))
     }
 
+    /// Bytes of JSON that a stored object has by its schemas; 0 if it is sent as it is stored.
+    pub(super) fn converted_size(&self) -> usize {
+        match self {
+            ServedObject::Value(Cow::Owned(value)) => json_size(value),
+            _ => 0,
+        }
+    }
+
     /// Appends the object as JSON.
     pub(super) fn write_json(&self, out: &mut Vec<u8>) {
         match self {
             ServedObject::Stored(document) => document.write_json(out),
             ServedObject::Value(value) => out.extend_from_slice(write_json(value).as_bytes()),
         }
+    }
+
+    /// Appends the object as an item of a list of a built-in kind: without `apiVersion` and `kind`, as a kube-apiserver,
+    /// whose lists say the kind of their items themselves.
+    pub(super) fn write_untyped_json(&self, out: &mut Vec<u8>) {
+        let parts = match self {
+            ServedObject::Stored(StoredDocument { stored, revision, api_version: None })
+                if *revision == stored.revision() =>
+            {
+                stored.versioned_without_type()
+            }
+            _ => None,
+        };
+        if let Some([first, second, third, version, after]) = parts {
+            out.extend_from_slice(&first);
+            out.extend_from_slice(&second);
+            return write_parts(out, &[third, version, after]);
+        }
+        let mut json = Vec::new();
+        self.write_json(&mut json);
+        let mut value: Value = serde_json::from_slice(&json).unwrap_or_default();
+        if let Value::Object(object) = &mut value {
+            object.remove("apiVersion");
+            object.remove("kind");
+        }
+        out.extend_from_slice(write_json(&value).as_bytes());
     }
 
     /// Appends `metadata` as JSON.

@@ -367,6 +367,35 @@ async fn list_of_many_objects_comes_in_bounded_frames() {
 }
 
 #[tokio::test]
+async fn list_in_protobuf_beyond_what_is_kept_is_encoded_again_in_order() {
+    let many: Vec<_> = (0..30).map(|n| stored(&format!("name-{n:02}"), &"x".repeat(200 << 10))).collect();
+    let (_, frames) = list_response(list_of(many), PROTOBUF, false).await;
+    assert!(frames.iter().all(|frame| frame.len() < 400 << 10));
+    let list = decode(&frames.concat()).1;
+    let items = list["items"].as_array().unwrap();
+    let names: Vec<_> = items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, (0..30).map(|n| format!("name-{n:02}")).collect::<Vec<_>>());
+    assert!(items.iter().all(|item| item["data"]["k"].as_str().unwrap().len() == 200 << 10));
+}
+
+#[tokio::test]
+async fn indented_object_that_is_nested_deep_comes_in_bounded_frames() {
+    let nested = format!("{}{}1{}", "[".repeat(120), "1,".repeat(300_000), "]".repeat(120));
+    let value = serde_json::from_str(&format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":{nested}}}")).unwrap();
+    let pretty = OutputMediaType { encoding: OutputEncoding::PrettyJson, ..negotiate("get", "") };
+    let content = ReplyContent::Object(ReplyObject::Unstored(value));
+    let mut body = respond(&config_maps(), pretty, StatusCode::OK, content).await.unwrap().into_body();
+    let (mut bytes, mut longest) = (0, 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.unwrap().into_data().unwrap();
+        bytes += frame.len();
+        longest = longest.max(frame.len());
+    }
+    assert!(bytes > 60 << 20, "{bytes}");
+    assert!(longest < 8 << 20, "a frame of {longest} bytes");
+}
+
+#[tokio::test]
 async fn list_over_128_kib_is_gzipped_for_clients_that_accept_it() {
     let list = |count: usize| list_of((0..count).map(|n| stored(&format!("n-{n}"), &"x".repeat(700))).collect());
     let unzip = |body: &[u8]| {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use http::Uri;
 
 use crate::egress::{Destination, Host};
+use crate::message::split_authority;
 use crate::registry::ServiceReference;
 use crate::resources::webhook_config::WebhookClientConfig;
 
@@ -52,11 +53,11 @@ impl WebhookDestination {
         if uri.scheme_str() != Some("https") {
             return Err(unreadable());
         }
-        let name = authority.host();
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        // kube-apiserver stores a port over 65535, too, and fails to dial it.
+        let (bare, port) = split_authority(authority.as_str()).ok_or_else(unreadable)?;
         let host = bare.parse().map_or_else(|_| Host::Name(bare.to_ascii_lowercase()), Host::Ip);
         Ok(WebhookDestination {
-            place: WebhookPlace::Url(Destination { host, port: authority.port_u16().unwrap_or(443) }),
+            place: WebhookPlace::Url(Destination { host, port: port.unwrap_or(443) }),
             host: authority.as_str().to_owned(),
             server_name: bare.to_owned(),
             path: cleaned(uri.path()),
@@ -118,7 +119,9 @@ mod tests {
         assert_eq!(read.url(30), "https://Example.com/a/b?timeout=30s");
         let six = of_url("https://[::1]:8443").unwrap();
         assert_eq!((&*six.server_name, six.url(30).as_str()), ("::1", "https://[::1]:8443/?timeout=30s"));
-        for wrong in ["http://a", "https://u@a", "a", "/a", "https://"] {
+        for wrong in
+            ["http://a", "https://u@a", "a", "/a", "https://", "https://a:99999", "https://a:443x", "https://[::1].a"]
+        {
             assert!(of_url(wrong).unwrap_err().starts_with("Unparsable URL"), "{wrong}");
         }
     }

@@ -26,9 +26,17 @@ struct WebhookCall {
     config: Arc<WebhookClientConfig>,
     /// JSON.
     body: Bytes,
-    timeout: Duration,
+    limits: CallLimits,
     /// Gets the body of the response. Dropped by a caller that has no use for it any more.
     reply: oneshot::Sender<Result<Bytes, String>>,
+}
+
+/// Limits of one call.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rest) struct CallLimits {
+    pub(in crate::rest) timeout: Duration,
+    /// Largest body of a response in bytes.
+    pub(in crate::rest) response_bytes: usize,
 }
 
 impl WebhookClient {
@@ -46,10 +54,10 @@ impl WebhookClient {
         &self,
         config: &Arc<WebhookClientConfig>,
         body: Bytes,
-        timeout: Duration,
+        limits: CallLimits,
     ) -> Result<Bytes, String> {
         let (reply, response) = oneshot::channel();
-        let call = WebhookCall { config: config.clone(), body, timeout, reply };
+        let call = WebhookCall { config: config.clone(), body, limits, reply };
         let ended = || "webhooks are not called: the server is shutting down".to_owned();
         self.0.send(call).map_err(|_| ended())?;
         response.await.unwrap_or_else(|_| Err(ended()))

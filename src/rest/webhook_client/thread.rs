@@ -10,26 +10,23 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
 use super::destination::{WebhookDestination, WebhookPlace, refusal};
 use super::error_response::error_response_text;
-use super::{WebhookCall, WebhookCalls};
+use super::{CallLimits, WebhookCall, WebhookCalls};
 use crate::egress::{
     Address, BackendTls, CLUSTER, Destination, Dialer, Endpoint, EndpointKey, EndpointResponse, Host, Pool, SendError,
     TransportSecurity,
 };
 use crate::kubeapi::GoQuoted;
-use crate::message::Body;
+use crate::message::{Body, DocumentError, read_document};
 use crate::registry::{ResolveError, ServiceReference, StoredServices};
 use crate::resources::webhook_config::WebhookClientConfig;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
-/// Largest body of a response in bytes.
-const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Limit for name lookup, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls of one webhook at a time; the others wait within their time limit.
@@ -100,21 +97,22 @@ impl WebhookThread {
     }
 
     async fn answer(self: Rc<Self>, call: WebhookCall) {
-        let WebhookCall { config, body, timeout, mut reply } = call;
+        let WebhookCall { config, body, limits, mut reply } = call;
         let result = tokio::select! {
-            result = self.call(&config, body, timeout) => result,
+            result = self.call(&config, body, limits) => result,
             () = reply.closed() => return,
         };
         let _ = reply.send(result);
     }
 
-    async fn call(&self, config: &Arc<WebhookClientConfig>, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
+    async fn call(&self, config: &Arc<WebhookClientConfig>, body: Bytes, limits: CallLimits) -> Result<Bytes, String> {
         let webhook = self.webhook(config)?;
+        let CallLimits { timeout, response_bytes } = limits;
         let seconds = timeout.as_secs();
         let posted = |why: &str| format!("Post {}: {why}", GoQuoted(&webhook.destination.url(seconds)));
         let exchange = async {
             let _slot = webhook.slots.acquire().await.map_err(|error| FailedCall::Transport(error.to_string()))?;
-            self.exchange(&webhook, &webhook.destination.path_and_query(seconds), body).await
+            self.exchange(&webhook, &webhook.destination.path_and_query(seconds), body, response_bytes).await
         };
         match tokio::time::timeout(timeout, exchange).await {
             Ok(Ok(body)) => Ok(body),
@@ -134,7 +132,8 @@ impl WebhookThread {
         let pem = config.ca_bundle_pem().map_err(|error| format!("caBundle is no base64: {error}"))?;
         // As upstream, a bundle of white space counts as none.
         let pem = pem.filter(|pem| !pem.trim_ascii().is_empty());
-        let bundle = pem.map(|pem| Bundle::from_pem(&pem, "caBundle")).transpose().map_err(|why| why.to_string())?;
+        let bundle =
+            pem.map(|pem| Bundle::from_partial_pem(&pem, "caBundle")).transpose().map_err(|why| why.to_string())?;
         let settings =
             ClientSettings { ca_bundle: bundle, insecure_skip_verify: false, identity: None, alpn: Vec::new() };
         let tls = BackendTls::new(&destination.server_name, settings).map_err(|problem| problem.to_string())?;
@@ -150,12 +149,18 @@ impl WebhookThread {
     }
 
     /// Sends the request to the first address that takes it, and reads the response.
-    async fn exchange(&self, webhook: &KnownWebhook, path: &str, body: Bytes) -> Result<Bytes, FailedCall> {
+    async fn exchange(
+        &self,
+        webhook: &KnownWebhook,
+        path: &str,
+        body: Bytes,
+        max_response: usize,
+    ) -> Result<Bytes, FailedCall> {
         let mut last = "the webhook has no address".to_owned();
         for address in self.addresses(webhook).await.map_err(FailedCall::Transport)?.into_iter().take(MAX_ADDRESSES) {
             let endpoint = self.endpoint(webhook, address);
             match send(&endpoint, webhook, path, body.clone()).await? {
-                Ok(sent) => return read_response(sent).await,
+                Ok(sent) => return read_response(sent, max_response).await,
                 Err(why) => last = why,
             }
         }
@@ -219,7 +224,7 @@ impl WebhookThread {
     }
 }
 
-/// Sends a request. A pooled connection that turns out to be closed is replaced: a conversion can be repeated. The inner
+/// Sends a request, and once more if the server closed its reused connection: a conversion can be repeated. The inner
 /// error is that of an address that cannot be connected to.
 async fn send(
     endpoint: &Rc<Endpoint>,
@@ -230,9 +235,8 @@ async fn send(
     let mut is_repeated = false;
     loop {
         let request = build_request(webhook, path, body.clone()).map_err(FailedCall::Transport)?;
-        let is_stale = match endpoint.send(request).await {
+        let closed = match endpoint.send(request).await {
             Ok(sent) => return Ok(Ok(sent)),
-            Err(SendError::NotSent { error, .. }) if error.reason == "ConnectionClosed" => error.cause,
             Err(SendError::StaleConnection(error)) => error.to_string(),
             Err(SendError::NotSent { error, .. } | SendError::Refused(error)) => {
                 return Ok(Err(dial_error_text(endpoint, error.reason, error.cause)));
@@ -242,7 +246,7 @@ async fn send(
             }
         };
         if std::mem::replace(&mut is_repeated, true) {
-            return Err(FailedCall::Transport(is_stale));
+            return Err(FailedCall::Transport(closed));
         }
     }
 }
@@ -260,17 +264,16 @@ fn build_request(webhook: &KnownWebhook, path: &str, body: Bytes) -> Result<Box<
     Ok(request)
 }
 
-async fn read_response(sent: EndpointResponse) -> Result<Bytes, FailedCall> {
+async fn read_response(sent: EndpointResponse, limit: usize) -> Result<Bytes, FailedCall> {
     let EndpointResponse { response, mut guard, .. } = sent;
     let (parts, body) = response.into_parts();
-    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
-        FailedCall::Transport(match error.is::<LengthLimitError>() {
-            true => format!("the response is larger than {} MiB", MAX_RESPONSE_BYTES >> 20),
-            false => error.to_string(),
+    let body = read_document(&parts.headers, body, limit).await.map_err(|error| {
+        FailedCall::Transport(match error {
+            DocumentError::TooLong(_) => format!("the response is larger than {limit} bytes"),
+            other => other.to_string(),
         })
     })?;
     guard.finish();
-    let body = body.to_bytes();
     // Redirects are not followed: their code is an error.
     match parts.status.as_u16() {
         200..=206 => Ok(body),
@@ -331,7 +334,8 @@ mod tests {
         let webhook = thread.webhook(&config).unwrap();
         let busy = webhook.slots.acquire_many(MAX_CONCURRENT_CALLS as u32).await.unwrap();
         let began = tokio::time::Instant::now();
-        let failed = thread.call(&config, Bytes::new(), Duration::from_secs(30)).await;
+        let limits = CallLimits { timeout: Duration::from_secs(30), response_bytes: 0 };
+        let failed = thread.call(&config, Bytes::new(), limits).await;
         let expected = "Post \"https://192.0.2.1/convert?timeout=30s\": context deadline exceeded (Client.Timeout \
                         exceeded while awaiting headers)";
         assert_eq!(failed, Err(expected.to_owned()));

@@ -1,11 +1,11 @@
 //! Every field and item that an alternative names is also specified outside of it (`validateStructuralCompleteness`).
 
-use super::{BoundedErrors, items_schema};
-use crate::kubeapi::field_error::{FieldError, FieldPath};
+use super::items_schema;
+use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::schema::props::JsonSchemaProps;
 
 /// Checks a root. Nodes below it are visited by way of alternatives.
-pub(super) fn check_completeness(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
+pub(super) fn check_completeness(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     check_alternatives(schema, schema, path, path, errors);
 }
 
@@ -15,7 +15,7 @@ fn check_alternatives(
     structural: &JsonSchemaProps,
     structural_path: &FieldPath<'_>,
     path: &FieldPath<'_>,
-    errors: &mut BoundedErrors,
+    errors: &mut FieldErrors,
 ) {
     if let Some(inner) = &schema.not {
         check_nested(inner, structural, structural_path, &path.child("not"), errors);
@@ -33,7 +33,7 @@ fn check_nested(
     structural: &JsonSchemaProps,
     structural_path: &FieldPath<'_>,
     path: &FieldPath<'_>,
-    errors: &mut BoundedErrors,
+    errors: &mut FieldErrors,
 ) {
     check_alternatives(schema, structural, structural_path, path, errors);
     let missing = |structural_path: &FieldPath<'_>, path: &FieldPath<'_>| {

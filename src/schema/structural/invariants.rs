@@ -1,8 +1,9 @@
 //! What each node of a structural schema must be like (`validateStructuralInvariants`).
 
 use super::nested::check_value_validation;
-use super::{BoundedErrors, items_schema, value_schema};
-use crate::kubeapi::field_error::{FieldError, FieldPath};
+use super::{items_schema, value_schema};
+use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
 
 /// Where a node of a schema stands.
@@ -18,7 +19,8 @@ pub(super) fn check_invariants(
     schema: &JsonSchemaProps,
     level: SchemaLevel,
     path: &FieldPath<'_>,
-    errors: &mut BoundedErrors,
+    patterns: &mut PatternBudget,
+    errors: &mut FieldErrors,
 ) {
     let items = items_schema(schema);
     let items_path = path.child("items");
@@ -26,11 +28,11 @@ pub(super) fn check_invariants(
         errors.push(FieldError::required(items_path, "must be specified"));
     }
     if let Some(items) = items {
-        check_invariants(items, SchemaLevel::Item, &items_path, errors);
+        check_invariants(items, SchemaLevel::Item, &items_path, patterns, errors);
     }
     let properties = path.child("properties");
     for (name, inner) in &schema.properties {
-        check_invariants(inner, SchemaLevel::Field, &properties.key(name), errors);
+        check_invariants(inner, SchemaLevel::Field, &properties.key(name), patterns, errors);
     }
     let additional_path = path.child("additionalProperties");
     if let Some(values) = &schema.additional_properties {
@@ -38,11 +40,11 @@ pub(super) fn check_invariants(
             errors.push(FieldError::forbidden(additional_path, "must not be used at the root"));
         }
         if let Some(inner) = value_schema(values) {
-            check_invariants(inner, SchemaLevel::Field, &additional_path, errors);
+            check_invariants(inner, SchemaLevel::Field, &additional_path, patterns, errors);
         }
     }
     check_extensions(schema, path, errors);
-    check_value_validation(schema, path, errors);
+    check_value_validation(schema, path, patterns, errors);
     check_type(schema, level, path, errors);
     if schema.embedded_resource && schema.additional_properties.is_some() {
         let why = "must not be used if x-kubernetes-embedded-resource is set";
@@ -60,7 +62,7 @@ fn preserves_unknown_fields(schema: &JsonSchemaProps) -> bool {
     schema.preserve_unknown_fields == Some(true)
 }
 
-fn check_extensions(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
+fn check_extensions(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let why = "must be false if x-kubernetes-int-or-string is true";
     if schema.int_or_string && preserves_unknown_fields(schema) {
         errors.push(FieldError::invalid(path.child("x-kubernetes-preserve-unknown-fields"), true, why));
@@ -70,7 +72,7 @@ fn check_extensions(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut
     }
 }
 
-fn check_type(schema: &JsonSchemaProps, level: SchemaLevel, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
+fn check_type(schema: &JsonSchemaProps, level: SchemaLevel, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let (value_type, type_path) = (&*schema.value_type, path.child("type"));
     if schema.embedded_resource && value_type != "object" {
         let why = "must be object if x-kubernetes-embedded-resource is true";
@@ -92,7 +94,7 @@ fn check_type(schema: &JsonSchemaProps, level: SchemaLevel, path: &FieldPath<'_>
 }
 
 /// Checks `kind`, `apiVersion` and `metadata` of the root and of embedded resources. `path` is that of the properties.
-fn check_type_meta(schema: &JsonSchemaProps, level: SchemaLevel, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
+fn check_type_meta(schema: &JsonSchemaProps, level: SchemaLevel, path: &FieldPath<'_>, errors: &mut FieldErrors) {
     let is_resource = level == SchemaLevel::Root || schema.embedded_resource;
     for name in ["kind", "apiVersion"] {
         if let Some(inner) = schema.properties.get(name).filter(|inner| is_resource && inner.value_type != "string") {

@@ -2,16 +2,14 @@
 //! `k8s.io/apiextensions-apiserver/pkg/apiserver/schema`).
 
 mod completeness;
-mod errors;
 mod invariants;
 mod nested;
 
-pub use self::errors::BoundedErrors;
-
 use self::completeness::check_completeness;
 use self::invariants::{SchemaLevel, check_invariants};
+use super::PatternBudget;
 use super::props::{JsonSchemaProps, SchemaOrBool};
-use crate::kubeapi::field_error::{FieldError, FieldPath};
+use crate::kubeapi::field_error::{FieldErrors, FieldPath};
 
 /// Why a schema has no structural form: it has a keyword that is not supported. None if it has one.
 pub fn conversion_error(schema: &JsonSchemaProps) -> Option<&'static str> {
@@ -53,13 +51,18 @@ fn unsupported_keyword(schema: &JsonSchemaProps) -> Option<&'static str> {
     keywords.into_iter().find(|(is_set, _)| *is_set).map(|(_, error)| error)
 }
 
-/// The errors of a schema that has a structural form, sorted by their texts. `path` is that of the schema.
-pub fn validate_structural(schema: &JsonSchemaProps, path: &FieldPath<'_>) -> Vec<FieldError> {
-    let mut errors = BoundedErrors::default();
-    check_invariants(schema, SchemaLevel::Root, path, &mut errors);
+/// The errors of a schema that has a structural form, sorted by their texts. `path` is that of the schema, `patterns` what
+/// the definition may still have.
+pub fn validate_structural(
+    schema: &JsonSchemaProps,
+    path: &FieldPath<'_>,
+    patterns: &mut PatternBudget,
+) -> FieldErrors {
+    let mut errors = FieldErrors::new();
+    check_invariants(schema, SchemaLevel::Root, path, patterns, &mut errors);
     check_completeness(schema, path, &mut errors);
     errors.sort();
-    errors.into_vec()
+    errors
 }
 
 /// The schema of the items of a list.

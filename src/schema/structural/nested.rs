@@ -1,16 +1,21 @@
 //! What may stand inside of `allOf`, `anyOf`, `oneOf` and `not` (`validateValueValidation`).
 
-use super::{BoundedErrors, items_schema, value_schema};
-use crate::kubeapi::field_error::{FieldError, FieldPath};
-use crate::schema::Pattern;
+use super::{items_schema, value_schema};
+use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
 
 /// Checks what a node demands of values. `anyOf` may name the types of an int-or-string, in the node itself or in the
 /// first of `allOf`.
-pub(super) fn check_value_validation(schema: &JsonSchemaProps, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
+pub(super) fn check_value_validation(
+    schema: &JsonSchemaProps,
+    path: &FieldPath<'_>,
+    patterns: &mut PatternBudget,
+    errors: &mut FieldErrors,
+) {
     let skips_any_of = is_int_or_string(&schema.any_of);
     let skips_in_all_of = schema.all_of.first().is_some_and(|first| is_int_or_string(&first.any_of));
-    check_alternatives(schema, skips_any_of, skips_in_all_of, path, errors);
+    check_alternatives(schema, (skips_any_of, skips_in_all_of), path, patterns, errors);
 }
 
 /// Whether alternatives are exactly the two types of an int-or-string.
@@ -23,30 +28,30 @@ fn is_int_or_string(alternatives: &[JsonSchemaProps]) -> bool {
 
 fn check_alternatives(
     schema: &JsonSchemaProps,
-    skips_any_of: bool,
-    skips_in_all_of: bool,
+    (skips_any_of, skips_in_all_of): (bool, bool),
     path: &FieldPath<'_>,
-    errors: &mut BoundedErrors,
+    patterns: &mut PatternBudget,
+    errors: &mut FieldErrors,
 ) {
     if !skips_any_of {
         let path = path.child("anyOf");
         for (index, inner) in schema.any_of.iter().enumerate() {
-            check_nested(inner, false, &path.index(index), errors);
+            check_nested(inner, false, &path.index(index), patterns, errors);
         }
     }
     let all_of = path.child("allOf");
     for (index, inner) in schema.all_of.iter().enumerate() {
-        check_nested(inner, skips_in_all_of && index == 0, &all_of.index(index), errors);
+        check_nested(inner, skips_in_all_of && index == 0, &all_of.index(index), patterns, errors);
     }
     let one_of = path.child("oneOf");
     for (index, inner) in schema.one_of.iter().enumerate() {
-        check_nested(inner, false, &one_of.index(index), errors);
+        check_nested(inner, false, &one_of.index(index), patterns, errors);
     }
     if let Some(inner) = &schema.not {
-        check_nested(inner, false, &path.child("not"), errors);
+        check_nested(inner, false, &path.child("not"), patterns, errors);
     }
     if !schema.pattern.is_empty()
-        && let Some(error) = Pattern::new(&schema.pattern).error()
+        && let Some(error) = patterns.error(&schema.pattern)
     {
         let why = format!("must be a valid regular expression, but isn't: {error}");
         errors.push(FieldError::invalid(path.child("pattern"), &schema.pattern, why));
@@ -54,14 +59,20 @@ fn check_alternatives(
 }
 
 /// Checks a node inside of an alternative, and those below it.
-fn check_nested(schema: &JsonSchemaProps, skips_any_of: bool, path: &FieldPath<'_>, errors: &mut BoundedErrors) {
-    check_alternatives(schema, skips_any_of, false, path, errors);
+fn check_nested(
+    schema: &JsonSchemaProps,
+    skips_any_of: bool,
+    path: &FieldPath<'_>,
+    patterns: &mut PatternBudget,
+    errors: &mut FieldErrors,
+) {
+    check_alternatives(schema, (skips_any_of, false), path, patterns, errors);
     if let Some(items) = items_schema(schema) {
-        check_nested(items, false, &path.child("items"), errors);
+        check_nested(items, false, &path.child("items"), patterns, errors);
     }
     let properties = path.child("properties");
     for (name, inner) in &schema.properties {
-        check_nested(inner, false, &properties.key(name), errors);
+        check_nested(inner, false, &properties.key(name), patterns, errors);
     }
     const EMPTY: &str = "must be empty to be structural";
     const UNDEFINED: &str = "must be undefined to be structural";

@@ -12,18 +12,19 @@ pub(super) fn validate_alternatives(
     rules: &ValueValidation,
     value: &Value,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
+    let budget = result.budget;
     let apply = |schema: &Schema| {
-        let mut of_schema = ValidationResult::default();
+        let mut of_schema = ValidationResult::new(budget);
         validate_value(schema, &CorrelatedValue::uncorrelated(value), path, &mut of_schema);
         of_schema
     };
-    let failed = |result: &mut ValidationResult, why: &str| {
+    let failed = |result: &mut ValidationResult<'_>, why: &str| {
         result.without_path(format!("\"{}\" {why}", path_text(path)));
     };
     if !rules.any_of.is_empty() {
-        let mut best: Option<ValidationResult> = None;
+        let mut best: Option<ValidationResult<'_>> = None;
         let mut has_valid = false;
         for of_schema in rules.any_of.iter().map(apply) {
             has_valid = of_schema.is_valid();
@@ -37,17 +38,24 @@ pub(super) fn validate_alternatives(
         if !has_valid {
             failed(result, "must validate at least one schema (anyOf)");
         }
-        best.into_iter().for_each(|best| result.merge(best));
+        best.into_iter().for_each(|best| result.merge(&best));
     }
     if !rules.one_of.is_empty() {
-        let (mut valid, mut failures): (Vec<_>, Vec<_>) =
-            rules.one_of.iter().map(apply).partition(ValidationResult::is_valid);
-        match valid.len() {
-            1 => result.merge(valid.remove(0)),
+        // Not all results are kept: there may be many, with long texts.
+        let (mut valid, mut valid_count, mut best) = (None, 0, None::<ValidationResult<'_>>);
+        for of_schema in rules.one_of.iter().map(apply) {
+            if of_schema.is_valid() {
+                valid_count += 1;
+                valid = Some(of_schema);
+            } else if best.as_ref().is_none_or(|best| of_schema.matches > best.matches) {
+                best = Some(of_schema);
+            }
+        }
+        match valid_count {
+            1 => valid.into_iter().for_each(|valid| result.merge(&valid)),
             0 => {
                 failed(result, "must validate one and only one schema (oneOf). Found none valid");
-                let best = failures.drain(..).reduce(|a, b| if b.matches > a.matches { b } else { a });
-                best.into_iter().for_each(|best| result.merge(best));
+                best.into_iter().for_each(|best| result.merge(&best));
             }
             count => {
                 let why = format!("must validate one and only one schema (oneOf). Found {count} valid alternatives");
@@ -59,7 +67,7 @@ pub(super) fn validate_alternatives(
         let mut valid = 0;
         for of_schema in rules.all_of.iter().map(apply) {
             valid += usize::from(of_schema.is_valid());
-            result.merge(of_schema);
+            result.merge(&of_schema);
         }
         if valid < rules.all_of.len() {
             let none = if valid == 0 { ". None validated" } else { "" };

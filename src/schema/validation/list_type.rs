@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::kubeapi::field_error::{FieldError, FieldPath};
+use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::kubeapi::json::write_json;
 use crate::schema::{AdditionalProperties, ListType, Schema};
 
 /// The items of sets and maps that occur twice, and those of maps that are no objects.
-pub fn validate_list_types(schema: &Schema, value: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_list_types(schema: &Schema, value: &Value) -> FieldErrors {
+    let mut errors = FieldErrors::new();
     validate(schema, value, None, &mut errors);
     errors
 }
 
-fn validate(schema: &Schema, value: &Value, path: Option<&FieldPath<'_>>, errors: &mut Vec<FieldError>) {
+fn validate(schema: &Schema, value: &Value, path: Option<&FieldPath<'_>>, errors: &mut FieldErrors) {
     match value {
         Value::Array(items) => {
             match schema.list_type {
@@ -46,7 +46,7 @@ fn validate(schema: &Schema, value: &Value, path: Option<&FieldPath<'_>>, errors
     }
 }
 
-fn validate_map_items(schema: &Schema, items: &[Value], path: Option<&FieldPath<'_>>, errors: &mut Vec<FieldError>) {
+fn validate_map_items(schema: &Schema, items: &[Value], path: Option<&FieldPath<'_>>, errors: &mut FieldErrors) {
     if let Some((index, item)) = items.iter().enumerate().find(|(_, item)| !item.is_null() && !item.is_object()) {
         let why = "must be an object for an array of list-type map";
         return errors.push(FieldError::invalid(Schema::item_path(path, index), item, why));
@@ -69,7 +69,7 @@ fn validate_map_items(schema: &Schema, items: &[Value], path: Option<&FieldPath<
 }
 
 /// Reports values at their second place.
-fn report_duplicates(values: impl Iterator<Item = Value>, path: Option<&FieldPath<'_>>, errors: &mut Vec<FieldError>) {
+fn report_duplicates(values: impl Iterator<Item = Value>, path: Option<&FieldPath<'_>>, errors: &mut FieldErrors) {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for (index, value) in values.enumerate() {
         let count = counts.entry(identity(&value)).or_default();

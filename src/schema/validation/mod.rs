@@ -2,7 +2,9 @@
 //! `k8s.io/apiextensions-apiserver/pkg/apiserver/validation`).
 
 mod alternatives;
+mod budget;
 mod correlation;
+mod enumeration;
 mod format;
 mod keywords;
 mod list_type;
@@ -10,22 +12,23 @@ mod number;
 mod pattern;
 mod value_type;
 
+use std::collections::HashSet;
 use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
+pub use self::budget::StepBudget;
+pub use self::enumeration::Enumeration;
 pub use self::format::is_text_format;
 pub use self::list_type::validate_list_types;
-pub use self::pattern::Pattern;
+pub use self::pattern::{Pattern, PatternBudget};
 
+use self::budget::{BYTES_PER_STEP, VALUE_STEPS};
 use self::correlation::CorrelatedValue;
 use super::path::ValuePath;
 use super::{AdditionalProperties, Schema};
 use crate::kubeapi::GoQuoted;
-use crate::kubeapi::field_error::{BadValue, FieldError};
-
-/// Maximum number of errors that are collected.
-const MAX_ERRORS: usize = 1000;
+use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors};
 
 /// What a value must be like, besides its type.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,8 +59,8 @@ pub struct ValueValidation {
     pub max_properties: Option<i64>,
     /// The keyword `minProperties`.
     pub min_properties: Option<i64>,
-    /// Allowed values; empty for all.
-    pub enumeration: Vec<Value>,
+    /// The keyword `enum`.
+    pub enumeration: Enumeration,
     /// Schemas of which each must hold.
     pub all_of: Vec<Schema>,
     /// Schemas of which one must hold.
@@ -70,8 +73,11 @@ pub struct ValueValidation {
 
 /// Validates a value. `old` is the value that it replaces: parts that did not change have no errors. Errors are in the
 /// order of a kube-apiserver, except that fields are visited by name: there their order is random.
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut result = ValidationResult::default();
+///
+/// Schemas may have many alternatives for each value, so that the work is not bounded by the size of both. It ends when the
+/// budget does: the result then says nothing, and the caller asks the budget.
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, budget: &dyn StepBudget) -> FieldErrors {
+    let mut result = ValidationResult::new(budget);
     let value = CorrelatedValue::new(schema, value, old);
     validate_correlated(schema, &value, None, &mut result);
     result.errors
@@ -79,16 +85,26 @@ pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Fiel
 
 /// Errors, and how much of the schema was applied: among alternatives that all fail, the errors of the one that matches
 /// best are reported.
-#[derive(Default)]
-struct ValidationResult {
-    errors: Vec<FieldError>,
+struct ValidationResult<'b> {
+    errors: FieldErrors,
+    /// The errors that are kept.
+    reported: HashSet<FieldError>,
     matches: usize,
+    /// Steps of the whole validation, also in alternatives.
+    budget: &'b dyn StepBudget,
 }
 
-impl ValidationResult {
-    /// Adds an error that is not there yet.
+impl<'b> ValidationResult<'b> {
+    fn new(budget: &'b dyn StepBudget) -> ValidationResult<'b> {
+        ValidationResult { errors: FieldErrors::new(), reported: HashSet::new(), matches: 0, budget }
+    }
+
+    /// Adds an error that is not there yet. Its texts may be long, and each alternative may have it.
     fn add(&mut self, error: FieldError) {
-        if self.errors.len() < MAX_ERRORS && !self.errors.contains(&error) {
+        if !self.budget.spend(VALUE_STEPS + error.text_size() / BYTES_PER_STEP) {
+            return;
+        }
+        if self.errors.is_full() || self.reported.insert(error.clone()) {
             self.errors.push(error);
         }
     }
@@ -97,8 +113,9 @@ impl ValidationResult {
         self.errors.is_empty()
     }
 
-    fn merge(&mut self, other: ValidationResult) {
-        other.errors.into_iter().for_each(|error| self.add(error));
+    fn merge(&mut self, other: &ValidationResult<'_>) {
+        other.errors.iter().for_each(|error| self.add(error.clone()));
+        self.errors.omit(other.errors.omitted());
         self.matches += other.matches;
     }
 
@@ -141,18 +158,16 @@ fn in_body(path: Option<&ValuePath<'_>>, why: impl Display) -> String {
     format!("{} in body {why}", path_text(path))
 }
 
-/// Validates a value, and forgets its errors if it is as before
+/// Validates a value, unless it is as before
 /// (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/ratcheting.go`).
 fn validate_correlated(
     schema: &Schema,
     value: &CorrelatedValue<'_>,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
-    let errors_before = result.errors.len();
-    validate_value(schema, value, path, result);
-    if result.errors.len() > errors_before && value.is_unchanged() {
-        result.errors.truncate(errors_before);
+    if !value.is_unchanged() {
+        validate_value(schema, value, path, result);
     }
 }
 
@@ -161,15 +176,19 @@ fn validate_value(
     schema: &Schema,
     correlated: &CorrelatedValue<'_>,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
     let value = correlated.value;
+    let text_size = value.as_str().map_or(0, str::len);
+    if !result.budget.spend(VALUE_STEPS + text_size / BYTES_PER_STEP) {
+        return;
+    }
     let rules = schema.validation.as_deref();
     value_type::validate_type(schema, value, path, result);
     if value.is_null() {
         // Only type and enumeration are examined.
         if let Some(rules) = rules {
-            keywords::validate_enumeration(rules, value, path, result);
+            enumeration::validate_enumeration(&rules.enumeration, value, path, result);
         }
         return;
     }
@@ -204,7 +223,7 @@ fn validate_value(
         _ => {}
     }
     if let Some(rules) = rules {
-        keywords::validate_enumeration(rules, value, path, result);
+        enumeration::validate_enumeration(&rules.enumeration, value, path, result);
     }
     if let Value::Object(fields) = value {
         result.matches += 1;
@@ -217,7 +236,7 @@ fn validate_fields(
     correlated: &CorrelatedValue<'_>,
     fields: &Map<String, Value>,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
     if let Some(rules) = schema.validation.as_deref() {
         keywords::validate_field_count(rules, fields, path, result);
@@ -240,8 +259,16 @@ fn validate_fields(
             }
         }
     }
+    if !result.budget.spend(schema.required.len()) {
+        return;
+    }
     for name in &schema.required {
         if !fields.contains_key(name) {
+            if result.errors.is_full() {
+                // Others are not counted: the schema may require as many fields as the value has items.
+                result.errors.omit(1);
+                break;
+            }
             result.add(FieldError::required(field_of(Some(&ValuePath::key(path, name))), ""));
         }
     }

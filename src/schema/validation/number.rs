@@ -69,7 +69,7 @@ pub(super) fn validate_number(
     schema: &Schema,
     number: &Number,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
     let number = GoNumber::of(number);
     check_range(schema, number, "Checked", path, result);
@@ -116,7 +116,7 @@ fn comparable(number: GoNumber, bound: f64, has_range: bool) -> (GoNumber, GoNum
     }
 }
 
-fn check_multiple(number: GoNumber, factor: GoNumber, path: Option<&ValuePath<'_>>, result: &mut ValidationResult) {
+fn check_multiple(number: GoNumber, factor: GoNumber, path: Option<&ValuePath<'_>>, result: &mut ValidationResult<'_>) {
     let factor_text = format_go_number(&factor.into());
     if factor.as_float() <= 0.0 {
         let why = format!("factor MultipleOf declared for {} must be positive: {factor_text}", path_text(path));
@@ -138,7 +138,7 @@ fn check_range(
     number: GoNumber,
     what: &str,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) -> bool {
     let value_type = schema.value_type.filter(|_| !schema.is_int_or_string);
     let (type_name, format, is_in_range) = match (value_type, &*schema.format) {

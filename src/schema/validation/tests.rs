@@ -1,15 +1,18 @@
 //! Validation of values by schemas.
 
+use std::cell::Cell;
+
 use serde_json::{Value, json};
 
-use super::{validate, validate_list_types};
+use super::{StepBudget, validate, validate_list_types};
 use crate::schema::Schema;
 
 fn errors(schema: &Value, value: &Value) -> Vec<String> {
     let schema = Schema::read(&json!({"type": "object", "properties": {"x": schema}})).unwrap();
     let value = json!({"x": value});
-    let errors = validate(&schema, &value, None).into_iter().chain(validate_list_types(&schema, &value));
-    errors.map(|error| error.to_string()).collect()
+    let mut errors = validate(&schema, &value, None, &StepCounter(Cell::new(usize::MAX)));
+    errors.append(validate_list_types(&schema, &value));
+    errors.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -118,4 +121,71 @@ fn schema_validation_reports_best_alternative() {
     );
     let not = errors(&json!({"type": "string", "not": {"enum": ["a"]}}), &json!("a"));
     assert_eq!(not, [r#"<nil>: Invalid value: "": "x" must not validate the schema (not)"#]);
+}
+
+/// The steps of a validation, of which so many are left.
+struct StepCounter(Cell<usize>);
+
+impl StepBudget for StepCounter {
+    fn spend(&self, steps: usize) -> bool {
+        let left = self.0.get().checked_sub(steps);
+        self.0.set(left.unwrap_or_default());
+        left.is_some()
+    }
+}
+
+/// How many steps a validation takes.
+fn step_count(schema: &Value, value: &Value) -> usize {
+    let steps = StepCounter(Cell::new(usize::MAX));
+    validate(&Schema::read(schema).unwrap(), value, None, &steps);
+    usize::MAX - steps.0.get()
+}
+
+#[test]
+fn schema_validation_counts_each_value_in_each_alternative() {
+    for keyword in ["allOf", "anyOf", "oneOf"] {
+        let of_count = |count: usize| {
+            let alternatives: Vec<Value> = (0..count).map(|at| json!({"minimum": at + 1})).collect();
+            json!({"type": "array", "items": {"type": "integer", keyword: alternatives}})
+        };
+        let values = |count: usize| Value::from(vec![0; count]);
+        let steps = step_count(&of_count(200), &values(40));
+        assert!((40 * 200 * 16..40 * 200 * 64).contains(&steps), "{keyword}: {steps}");
+        let few = StepCounter(Cell::new(5_000));
+        validate(&Schema::read(&of_count(200)).unwrap(), &values(40), None, &few);
+        assert_eq!(few.0.get(), 0, "it ends");
+    }
+}
+
+#[test]
+fn schema_validation_counts_texts_that_alternatives_examine_and_repeat() {
+    let alternatives = |inner: &Value| json!({"allOf": vec![inner.clone(); 100]});
+    let text = json!("a".repeat(64_000));
+    for inner in [json!({"maxLength": 10}), json!({"minLength": 100_000}), json!({"maxLength": 100_000})] {
+        let steps = step_count(&alternatives(&inner), &text);
+        assert!(steps > 100 * 1_000, "{inner}: {steps}");
+    }
+    let object = json!({"a": vec![text; 3]});
+    assert!(step_count(&alternatives(&json!({"enum": [object]})), &object) > 100 * 3_000);
+    let long_list: Vec<String> = (0..2_000).map(|at| format!("value{at}")).collect();
+    assert!(step_count(&alternatives(&json!({"enum": long_list})), &json!("x")) > 100 * 256);
+}
+
+#[test]
+fn pattern_is_matched_within_the_steps_only() {
+    let schema = json!({"type": "array", "items": {"type": "string", "anyOf": [{"pattern": "^\\pL{0,300}!$"}, {"pattern": "b$"}]}});
+    let texts = |count: usize, length: usize| Value::from(vec![format!("{}b", "a".repeat(length)); count]);
+    assert_eq!(errors(&schema, &texts(3, 100)), [""; 0]);
+    let (few, many) = (step_count(&schema, &texts(10, 1000)), step_count(&schema, &texts(100, 1000)));
+    assert!(few > 10 * 300 * 1000 && many > 9 * few, "{few} {many}");
+    // 60 alternatives of a thousand states: 4,000 bytes would take 15 s.
+    let alternatives: Vec<String> =
+        ('A'..='Z').chain('0'..='9').map(|other| format!("[a{other}]{{1000}}[!#]")).collect();
+    let schema = json!({"type": "string", "pattern": alternatives.join("|")});
+    let budget = StepCounter(Cell::new(1 << 26));
+    validate(&Schema::read(&schema).unwrap(), &json!("a".repeat(4_000)), None, &budget);
+    assert_eq!(budget.0.get(), 0);
+    assert!(
+        step_count(&json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}), &json!("abc")) < 4_000
+    );
 }

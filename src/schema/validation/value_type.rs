@@ -13,7 +13,7 @@ pub(super) fn validate_type(
     schema: &Schema,
     value: &Value,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
     let (types, format) = (expected_types(schema), supported_format(schema));
     if value.is_null() {

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use super::OpenError;
 use super::journal::check_format;
+use super::lock::is_store_in_use;
+use super::log_mark::check_log;
 use super::wal::check_wal;
-use super::{OpenError, is_locked};
 
 /// Size of the header of a SQLite database in bytes.
 const HEADER_BYTES: u64 = 100;
@@ -33,20 +35,30 @@ pub fn check_store_file(file: &Path) -> Result<(), OpenError> {
     }
     rustix::fs::access(file, rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK)
         .map_err(|error| OpenError::io(file, error))?;
+    check_store_header(file)?;
+    match check_wal(file) {
+        // A log that is written while it is read looks like anything.
+        Err(OpenError::DamagedLog { .. }) if is_store_in_use(file) => return Ok(()),
+        verified => verified?,
+    }
+    if is_store_in_use(file) { Ok(()) } else { check_log(file) }
+}
+
+/// Checks that `file` is a store of this version.
+///
+/// # Errors
+/// It cannot be read, or its header is that of something else.
+pub(super) fn check_store_header(file: &Path) -> Result<(), OpenError> {
+    let io = |error: std::io::Error| OpenError::io(file, error);
     let mut header = Vec::new();
     File::open(file).and_then(|opened| opened.take(HEADER_BYTES).read_to_end(&mut header)).map_err(io)?;
     // Big-endian numbers of the header (https://www.sqlite.org/fileformat.html).
     let number = |at: usize| header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
     match (number(68), number(60)) {
         (Some(application), Some(version)) if header.starts_with(MAGIC) => {
-            check_format(file, application.into(), version.into())?;
+            check_format(file, application.into(), version.into())
         }
-        _ => return Err(OpenError::Damaged { file: file.to_owned(), reason: "file is not a database".to_owned() }),
-    }
-    match check_wal(file) {
-        // A log that is written while it is read looks like anything.
-        Err(OpenError::DamagedLog { .. }) if is_locked(file) => Ok(()),
-        verified => verified,
+        _ => Err(OpenError::Damaged { file: file.to_owned(), reason: "file is not a database".to_owned() }),
     }
 }
 

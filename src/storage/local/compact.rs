@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::record::Row;
 use super::super::{Revision, UnixMillis};
+use super::index::RowKey;
 
 /// Maximum number of rows that one transaction deletes.
 pub(super) const ROWS_PER_COMMIT: usize = 500;
@@ -19,7 +20,7 @@ pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Compaction {
     compacted: Revision,
     /// Rows that no revision from `.0` on needs: (revision that superseded the row, row), ordered by the former.
-    superseded: VecDeque<(Revision, Revision)>,
+    superseded: VecDeque<(Revision, RowKey)>,
     /// The current revision at points in time: (revision, time), ordered by both.
     marks: VecDeque<(UnixMillis, Revision)>,
 }
@@ -37,11 +38,12 @@ impl Compaction {
 
     /// Records a new row, in the order of revisions.
     pub(super) fn record(&mut self, row: &Row) {
+        let row_of = |revision| RowKey { key: row.key.clone(), revision };
         if row.previous > 0 {
-            self.superseded.push_back((row.revision, row.previous));
+            self.superseded.push_back((row.revision, row_of(row.previous)));
         }
         if row.value.is_none() {
-            self.superseded.push_back((row.revision, row.revision));
+            self.superseded.push_back((row.revision, row_of(row.revision)));
         }
     }
 
@@ -71,9 +73,9 @@ impl Compaction {
     }
 
     /// The next rows that compaction to `target` deletes; at most [`ROWS_PER_COMMIT`].
-    pub(super) fn next_rows(&self, target: Revision) -> Vec<Revision> {
+    pub(super) fn next_rows(&self, target: Revision) -> Vec<RowKey> {
         let superseded = self.superseded.iter().take_while(|(at, _)| *at <= target);
-        superseded.take(ROWS_PER_COMMIT).map(|(_, row)| *row).collect()
+        superseded.take(ROWS_PER_COMMIT).map(|(_, row)| row.clone()).collect()
     }
 
     /// Records that `rows` rows are deleted and `target` is saved. Returns whether there may be more.
@@ -121,11 +123,14 @@ mod tests {
         for (revision, previous, is_deleted) in [(2, 0, false), (3, 2, false), (4, 3, true), (5, 0, false)] {
             compaction.record(&row(revision, previous, is_deleted));
         }
+        let next = |compaction: &Compaction, target| -> Vec<Revision> {
+            compaction.next_rows(target).iter().map(|row| row.revision).collect()
+        };
         assert!(compaction.next_rows(2).is_empty());
-        assert_eq!(compaction.next_rows(3), [2]);
-        assert_eq!(compaction.next_rows(9), [2, 3, 4]);
+        assert_eq!(next(&compaction, 3), [2]);
+        assert_eq!(next(&compaction, 9), [2, 3, 4]);
         assert!(!compaction.commit(3, 1));
-        assert_eq!((compaction.compacted(), compaction.next_rows(9)), (3, vec![3, 4]));
+        assert_eq!((compaction.compacted(), next(&compaction, 9)), (3, vec![3, 4]));
     }
 
     #[test]
@@ -135,6 +140,6 @@ mod tests {
         let rows = compaction.next_rows(2_000);
         assert_eq!(rows.len(), ROWS_PER_COMMIT);
         assert!(compaction.commit(2_000, rows.len()));
-        assert_eq!(compaction.next_rows(2_000).first(), Some(&502));
+        assert_eq!(compaction.next_rows(2_000).first().map(|row| row.revision), Some(502));
     }
 }

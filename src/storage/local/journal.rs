@@ -4,14 +4,19 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use rusqlite::config::DbConfig;
 use rusqlite::ffi::SQLITE_IOERR_WRITE;
-use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};
 
 use super::super::record::Row;
-use super::super::{Error, FIRST_REVISION, Key, Revision};
-use super::wal::verify_wal;
+use super::super::{Error, FIRST_REVISION, Key, KeyValue, Revision, UnixMillis};
+use super::index::RowKey;
+use super::log_mark::{LogMark, check_log, connect_immutable};
+use super::wal::{verify_wal, wal_identity, wal_path};
 use super::{LocalStoreSettings, OpenError, restrict_mode};
 
 /// Version of the file's format, in SQLite's `user_version`.
@@ -31,7 +36,20 @@ const COLUMNS: &str = "revision, key, created, previous, deleted, expires, crc, 
 /// Bytes of values after which the write-ahead log is copied into the database.
 const CHECKPOINT_BYTES: usize = 4 << 20;
 
-/// The open file. Used by one thread.
+/// The way in which SQLite uses the file: locked for this process as a whole, whose connections share the index of the
+/// write-ahead log in memory.
+const FILE_ACCESS: &std::ffi::CStr = c"unix-excl";
+
+/// How long a connection waits for another one that recovers the log.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+thread_local! {
+    /// How many rows this thread has read.
+    pub(super) static ROWS_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The open file, for the thread that writes.
 pub(super) struct Journal {
     connection: Connection,
     since_checkpoint: usize,
@@ -60,21 +78,11 @@ impl Journal {
     /// Opens or creates the file and checks what it is.
     pub(super) fn open(settings: &LocalStoreSettings) -> Result<Journal, OpenError> {
         let file = &*settings.file;
-        if !file.try_exists().map_err(|error| OpenError::io(file, error))? {
-            create(file)?;
-        }
-        restrict_mode(file)?;
-        if std::fs::metadata(file).map_err(|error| OpenError::io(file, error))?.len() == 0 {
-            return Err(OpenError::Damaged { file: file.to_owned(), reason: "the file is empty".to_owned() });
-        }
-        verify_wal(file, settings.synchronizes)?;
-        let journal = Journal {
-            connection: connect(file)?,
-            since_checkpoint: 0,
-            #[cfg(test)]
-            fails_next_commit: false,
-        };
-        journal.prepare(settings).map_err(|error| describe(file, &error))?;
+        prepare_files(file, settings.synchronizes)?;
+        let journal = Journal::from_connection(connect(file)?);
+        // Only a store that was closed in order is whole without its log.
+        let whole = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        journal.connection.set_db_config(whole, true).map_err(|error| describe(file, &error))?;
         let number = |pragma| journal.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let (application, found) = number("application_id")
             .and_then(|application| Ok((application, number("user_version")?)))
@@ -83,10 +91,39 @@ impl Journal {
         Ok(journal)
     }
 
-    fn prepare(&self, settings: &LocalStoreSettings) -> rusqlite::Result<()> {
+    /// Opens a file that no process uses, to read it. Changes nothing, and the log stays where it is.
+    pub(super) fn open_unchanged(file: &Path) -> Result<Journal, OpenError> {
+        let failed = |error| describe(file, &error);
+        let connection = if wal_path(file).exists() {
+            let connection = connect(file)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+            // The index of the log is then in memory.
+            connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
+            connection.pragma_update(None, "query_only", true).map_err(failed)?;
+            connection
+        } else {
+            connect_immutable(file).map_err(failed)?
+        };
+        Ok(Journal::from_connection(connection))
+    }
+
+    fn from_connection(connection: Connection) -> Journal {
+        Journal {
+            connection,
+            since_checkpoint: 0,
+            #[cfg(test)]
+            fails_next_commit: false,
+        }
+    }
+
+    /// The connection, for statements that are not those of a store in use.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Prepares the file for changes, once all of it was read: what is damaged stays as it is.
+    pub(super) fn prepare(&self, settings: &LocalStoreSettings) -> rusqlite::Result<()> {
         let pragma = |name: &str, value: &dyn rusqlite::ToSql| self.connection.pragma_update(None, name, value);
-        // Before the first access: the index of the write-ahead log is then in memory, and the file is locked.
-        pragma("locking_mode", &"EXCLUSIVE")?;
         pragma("journal_mode", &"WAL")?;
         pragma("synchronous", &if settings.synchronizes { "FULL" } else { "OFF" })?;
         // SQLite ignores errors of its own checkpoints, which may be failed synchronizations.
@@ -98,9 +135,45 @@ impl Journal {
         self.connection.execute_batch("BEGIN IMMEDIATE; COMMIT")
     }
 
+    /// Notes in the database, not only in its log, which log belongs to it: a copy without the log is known by that.
+    pub(super) fn mark_in_use(&self, file: &Path) -> Result<(), OpenError> {
+        let failed = |error: rusqlite::Error| describe(file, &error);
+        let identity = || wal_identity(file).map_err(|error| OpenError::io(file, error));
+        let mark = LogMark::read(&self.connection).optional().map_err(failed)?.flatten();
+        if mark.is_none() || identity()? != mark.map(|mark| mark.log) {
+            // A log without a transaction has no identity yet.
+            LogMark::touch(&self.connection).map_err(failed)?;
+            let log = identity()?;
+            LogMark::write(&self.connection, log.map(|log| LogMark { log })).map_err(failed)?;
+        }
+        if let Some(mark) = LogMark::read(&self.connection).optional().map_err(failed)?.flatten() {
+            mark.write_file_number(&self.connection, file).map_err(failed)?;
+        }
+        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)
+    }
+
+    /// Closes the file so that it is whole without its log, which is removed.
+    pub(super) fn close(self) {
+        let Journal { connection, .. } = self;
+        let rollback_journal = connection.path().map(|file| format!("{file}-journal"));
+        let closed = LogMark::write(&connection, None).and_then(|()| {
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+            // From here on a log beside the file is not its own.
+            connection.pragma_update(None, "journal_mode", "DELETE")
+        });
+        drop(connection);
+        match closed {
+            // The transaction is committed. With an exclusive lock, SQLite leaves the file.
+            Ok(()) => drop(rollback_journal.map(std::fs::remove_file)),
+            Err(error) => {
+                tracing::warn!("store not closed completely, so its log is read at the next start: {error}");
+            }
+        }
+    }
+
     /// Revision up to which the history was discarded.
     pub(super) fn compacted(&self) -> rusqlite::Result<Revision> {
-        self.connection.query_row("SELECT value FROM meta WHERE name = 'compacted'", [], |row| unsigned(row, 0))
+        compacted_revision(&self.connection)
     }
 
     /// Calls `visit` with each row after a revision, by revision, until it fails.
@@ -118,20 +191,23 @@ impl Journal {
         Ok(())
     }
 
-    /// The row of a revision, if it is there and intact.
-    pub(super) fn row(&self, revision: Revision) -> rusqlite::Result<Option<Row>> {
-        let text = format!("SELECT {COLUMNS} FROM record WHERE revision = ?");
-        let mut statement = self.connection.prepare(&text)?;
-        let mut rows = statement.query([signed(revision)])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let checked = read_row(row)?;
-        Ok(checked.row.ok().filter(|_| checked.is_intact))
+    /// The time of the store that was noted last.
+    pub(super) fn noted_time(&self) -> rusqlite::Result<Option<UnixMillis>> {
+        let found =
+            self.connection.query_row("SELECT value FROM meta WHERE name = 'clock'", [], |row| unsigned(row, 0));
+        found.optional()
     }
 
-    /// Adds rows in one transaction, durably.
-    pub(super) fn append(&mut self, rows: &[Row]) -> Result<(), JournalError> {
+    /// Adds rows in one transaction, durably, and notes the time of the store if there is one.
+    pub(super) fn append(&mut self, rows: &[Row], time: Option<UnixMillis>) -> Result<(), JournalError> {
         let size: usize = rows.iter().map(|row| row.value.as_ref().map_or(0, |value| value.len()) + 200).sum();
         self.transaction(|connection| {
+            if let Some(time) = time {
+                // A name that programs before it do not look for.
+                let text =
+                    "INSERT INTO meta VALUES ('clock', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+                connection.execute(text, [signed(time)])?;
+            }
             let text = format!("INSERT INTO record ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?)");
             let mut insert = connection.prepare(&text)?;
             for row in rows {
@@ -153,12 +229,12 @@ impl Journal {
     }
 
     /// Records in one transaction up to where the history is discarded, and deletes rows.
-    pub(super) fn discard(&mut self, compacted: Revision, rows: &[Revision]) -> Result<(), JournalError> {
+    pub(super) fn discard(&mut self, compacted: Revision, rows: &[RowKey]) -> Result<(), JournalError> {
         self.transaction(|connection| {
             let mark = "UPDATE meta SET value = ? WHERE name = 'compacted'";
             connection.prepare(mark)?.execute([signed(compacted)])?;
             let mut delete = connection.prepare("DELETE FROM record WHERE revision = ?")?;
-            rows.iter().try_for_each(|revision| delete.execute([signed(*revision)]).map(drop))
+            rows.iter().try_for_each(|row| delete.execute([signed(row.revision)]).map(drop))
         })?;
         self.since_checkpoint += rows.len() * 4096;
         Ok(())
@@ -203,6 +279,24 @@ impl Journal {
     }
 }
 
+/// Creates the file if there is none, and checks it and its log before SQLite opens them.
+fn prepare_files(file: &Path, synchronizes: bool) -> Result<(), OpenError> {
+    if !file.try_exists().map_err(|error| OpenError::io(file, error))? {
+        create(file)?;
+    }
+    restrict_mode(file)?;
+    if std::fs::metadata(file).map_err(|error| OpenError::io(file, error))?.len() == 0 {
+        return Err(OpenError::Damaged { file: file.to_owned(), reason: "the file is empty".to_owned() });
+    }
+    verify_wal(file, synchronizes)?;
+    match check_log(file) {
+        // The log may not have reached the disk.
+        Err(error @ OpenError::MissingLog { .. }) if !synchronizes => tracing::warn!("{error}"),
+        checked => checked?,
+    }
+    Ok(())
+}
+
 /// Checks what `application_id` and `user_version` of a database say.
 pub(super) fn check_format(file: &Path, application: i64, found: i64) -> Result<(), OpenError> {
     if application != APPLICATION_ID {
@@ -217,7 +311,63 @@ pub(super) fn check_format(file: &Path, application: i64, found: i64) -> Result<
 
 fn connect(file: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(file, flags).map_err(|error| describe(file, &error))
+    Connection::open_with_flags_and_vfs(file, flags, FILE_ACCESS).map_err(|error| describe(file, &error))
+}
+
+/// Reads single rows of the file that a [`Journal`] of this process has open, by a connection of its own.
+pub(super) struct RowReader {
+    file: PathBuf,
+    connection: Option<Connection>,
+}
+
+impl RowReader {
+    /// A reader that opens the file when it is first used.
+    pub(super) fn new(file: PathBuf) -> RowReader {
+        RowReader { file, connection: None }
+    }
+
+    /// The record in the row of `revision`, for a read as of the revision `requested`.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] if the history has been discarded meanwhile, [`Error::Unavailable`] for a row that is damaged.
+    pub(super) fn record(&mut self, revision: Revision, requested: Revision) -> Result<Arc<KeyValue>, Error> {
+        if let Some(record) = self.row(revision).map_err(|error| as_store_error(&error))? {
+            return Ok(record);
+        }
+        let compacted = self.connected().and_then(compacted_revision).map_err(|error| as_store_error(&error))?;
+        Err(match compacted > requested {
+            true => Error::Compacted(compacted),
+            false => Error::Unavailable(format!("row of revision {revision} is missing or damaged").into()),
+        })
+    }
+
+    fn row(&mut self, revision: Revision) -> rusqlite::Result<Option<Arc<KeyValue>>> {
+        let text = format!("SELECT {COLUMNS} FROM record WHERE revision = ?");
+        let mut statement = self.connected()?.prepare(&text)?;
+        let mut rows = statement.query([signed(revision)])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let checked = read_row(row)?;
+        Ok(checked.row.ok().filter(|_| checked.is_intact).and_then(|row| row.record()))
+    }
+
+    fn connected(&mut self) -> rusqlite::Result<&Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                // Not read-only: the lock of such a connection would replace that of the process.
+                let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+                let connection = Connection::open_with_flags_and_vfs(&self.file, flags, FILE_ACCESS)?;
+                connection.busy_timeout(BUSY_TIMEOUT)?;
+                connection.pragma_update(None, "query_only", true)?;
+                connection
+            }
+        };
+        Ok(self.connection.insert(connection))
+    }
+}
+
+fn compacted_revision(connection: &Connection) -> rusqlite::Result<Revision> {
+    connection.query_row("SELECT value FROM meta WHERE name = 'compacted'", [], |row| unsigned(row, 0))
 }
 
 /// Creates a store beside `file` and moves it there: a file that exists is a whole one.
@@ -253,6 +403,8 @@ fn create(file: &Path) -> Result<(), OpenError> {
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<CheckedRow> {
+    #[cfg(test)]
+    ROWS_READ.with(|rows| rows.set(rows.get() + 1));
     let revision = unsigned(row, 0)?;
     let text = String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
     let Ok(key) = Key::parse(&text) else {

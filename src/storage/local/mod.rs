@@ -1,48 +1,58 @@
 //! The store in one SQLite file: WAL mode, each commit synchronized, one thread that writes.
 
+mod backup;
 mod check;
+mod clock;
+mod commit_batch;
 mod compact;
 mod expire;
+mod history_reads;
+mod index;
 mod journal;
+mod lock;
+mod log_mark;
 mod monitor;
 mod recover;
+mod snapshot;
+mod store_command;
+mod verify;
 mod wal;
 mod writer;
 
 use std::fmt;
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::process::resolve_own_links;
+
+pub use self::backup::{BackupError, back_up_store};
 pub use self::check::check_store_file;
-use self::journal::Journal;
+pub use self::clock::{monotonic_clock, system_clock};
+use self::history_reads::HistoryReaders;
+use self::journal::{Journal, describe};
+pub use self::lock::is_store_in_use;
+use self::lock::lock_file;
 use self::monitor::MonitoredState;
 pub use self::monitor::StoreMonitor;
 use self::recover::recover;
-use self::writer::{StoreCommand, Writer};
+use self::store_command::StoreCommand;
+pub use self::verify::{StoreContent, StoreDamage, verify_store};
+use self::writer::Writer;
 use super::{
-    ChangeSink, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordPage, Revision, Store,
-    StoreFuture, StoreReply, UnixMillis,
+    ChangeSink, CommitCondition, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordPage,
+    Revision, Store, StoreFuture, StoreReply, UnixMillis,
 };
 
-/// Reads the wall clock.
+/// Reads a clock, in milliseconds.
 pub type Clock = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
-
-/// The clock of the system.
-pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-    })
-}
 
 /// Ends the process after a failed synchronization; called with the reason. The store refuses everything if it returns.
 pub type AbortHandler = Arc<dyn Fn(&str) + Send + Sync>;
@@ -60,8 +70,10 @@ pub struct LocalStoreSettings {
     pub retained_changes: u64,
     /// Largest size of the file in bytes, for tests of a full disk; 0 is no limit.
     pub max_bytes: u64,
-    /// The clock of expiry and compaction.
+    /// The wall clock, read when the file is made.
     pub clock: Clock,
+    /// The clock of expiry and compaction, which never jumps; its beginning does not matter.
+    pub monotonic: Clock,
     /// Called when the disk did not confirm a commit: what the file holds is then unknown.
     pub abort: AbortHandler,
 }
@@ -76,6 +88,7 @@ impl LocalStoreSettings {
             retained_changes: 1_000,
             max_bytes: 0,
             clock: system_clock(),
+            monotonic: monotonic_clock(),
             abort: Arc::new(|reason| {
                 tracing::error!("store failed, process ends: {reason}");
                 std::process::abort();
@@ -91,7 +104,7 @@ pub enum OpenError {
     InUse {
         /// The file.
         file: PathBuf,
-        /// Process id in the lock file.
+        /// Process id in the lock file; empty if the process only reads the store.
         process: String,
     },
     /// The file has another format version.
@@ -128,6 +141,16 @@ pub enum OpenError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The file is a copy of a store that was in use, without the log that belongs to it.
+    MissingLog {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The log beside the file is of another store, or of another time of this one.
+    ForeignLog {
+        /// The file.
+        file: PathBuf,
+    },
     /// The file cannot be created, read or locked.
     Io {
         /// The file.
@@ -140,6 +163,13 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            OpenError::InUse { file, process } if process.is_empty() => {
+                let file = file.display();
+                write!(
+                    f,
+                    "store {file} is being read by another command, \"narthex store\" or \"narthex check\": start again when it is done"
+                )
+            }
             OpenError::InUse { file, process } => {
                 write!(f, "store {} is in use by process {process}", file.display())
             }
@@ -160,6 +190,23 @@ impl fmt::Display for OpenError {
                 let file = file.display();
                 write!(f, "store {file} is damaged: {reason}: key {key:?}, revision {revision}")
             }
+            OpenError::MissingLog { file } => {
+                let file = file.display();
+                write!(
+                    f,
+                    "store {file} was copied while it was in use, without its log {file}-wal, so changes that were confirmed \
+                     to clients are missing: copy both, or use a copy made by \"narthex store backup\"; to go on without \
+                     these changes, create an empty file {file}-wal"
+                )
+            }
+            OpenError::ForeignLog { file } => {
+                let file = file.display();
+                write!(
+                    f,
+                    "log {file}-wal does not belong to store {file}: if the store was restored from a backup, remove the log; \
+                     else copy both files again"
+                )
+            }
             OpenError::Io { file, reason } => write!(f, "store {} cannot be opened: {reason}", file.display()),
         }
     }
@@ -168,6 +215,11 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl OpenError {
+    /// Whether the store is damaged or incomplete: a backup helps.
+    pub fn is_damage(&self) -> bool {
+        !matches!(self, OpenError::InUse { .. } | OpenError::Format { .. } | OpenError::Io { .. })
+    }
+
     fn io(file: &Path, error: impl fmt::Display) -> OpenError {
         OpenError::Io { file: file.to_owned(), reason: error.to_string() }
     }
@@ -181,6 +233,8 @@ struct StoreHandle {
     commands: Option<mpsc::Sender<StoreCommand>>,
     monitor: StoreMonitor,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The threads that read.
+    readers: Vec<ThreadId>,
 }
 
 impl LocalStore {
@@ -190,21 +244,29 @@ impl LocalStore {
     /// # Errors
     /// [`OpenError`]. A file that exists is never replaced or repaired.
     pub fn open(settings: LocalStoreSettings) -> Result<LocalStore, OpenError> {
-        let lock = lock_file(&settings.file)?;
+        let file = resolve_own_links(&settings.file).map_err(|error| OpenError::io(&settings.file, error))?;
+        let settings = LocalStoreSettings { file, ..settings };
+        let mut lock = lock_file(&settings.file)?;
         let journal = Journal::open(&settings)?;
         let state = recover(&journal, &settings)?;
+        journal.prepare(&settings).map_err(|error| describe(&settings.file, &error))?;
+        journal.mark_in_use(&settings.file)?;
+        lock.note_mark(&settings.file);
         let (commands, receiver) = mpsc::channel();
         let (publisher, published) = watch::channel(state.revision);
         let (file, shared) = (settings.file.clone(), Arc::new(MonitoredState::default()));
         let monitor = StoreMonitor { file: file.as_path().into(), published, shared: shared.clone() };
-        let writer = Writer::new(journal, state, settings, receiver, (publisher, shared));
+        let readers = HistoryReaders::start(&file).map_err(|error| OpenError::io(&file, error))?;
+        let reader_ids = readers.thread_ids();
+        let writer = Writer::new((journal, readers), state, settings, receiver, (publisher, shared));
         let run = move || {
             writer.run();
             drop(lock);
         };
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run);
         let thread = thread.map_err(|error| OpenError::io(&file, error))?;
-        Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), monitor, thread: Mutex::new(Some(thread)) })))
+        let thread = Mutex::new(Some(thread));
+        Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), monitor, thread, readers: reader_ids })))
     }
 
     /// State of the store for status, metrics and health checks.
@@ -235,10 +297,14 @@ impl LocalStore {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        self.commands = None;
-        let thread = self.thread.lock().take();
-        // The last handle may be dropped by a sink, on the thread itself.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        if let Some(commands) = self.commands.take() {
+            // Feeds that are being replayed have the channel, too.
+            let _ = commands.send(StoreCommand::Close(StoreFuture::channel().0));
+        }
+        // The last handle may be dropped by a sink, on a thread of the store.
+        let current = std::thread::current().id();
+        let thread = self.thread.lock().take().filter(|thread| thread.thread().id() != current);
+        if let Some(thread) = thread.filter(|_| !self.readers.contains(&current)) {
             let _ = thread.join();
         }
     }
@@ -250,17 +316,24 @@ impl Store for LocalStore {
         self.send(|reply| StoreCommand::Load { prefix, reply })
     }
 
-    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+    fn commit_if(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> StoreFuture<CommitOutcome> {
         if let Err(error) = mutation.check_size() {
             return StoreFuture::ready(Err(error));
         }
         let key = key.clone();
-        self.send(|reply| StoreCommand::Commit { key, expect, mutation, reply })
+        self.send(|reply| StoreCommand::Commit { key, expect, mutation, conditions, reply })
     }
 
     fn follow(&self, prefix: &Prefix, after: Revision, sink: Box<dyn ChangeSink>) -> StoreFuture<Progress> {
         let prefix = prefix.clone();
-        self.send(|reply| StoreCommand::Follow { prefix, after, sink, reply })
+        let Some(commands) = self.0.commands.clone() else { return StoreFuture::ready(Err(Error::Closed)) };
+        self.send(|reply| StoreCommand::Follow { prefix, after, sink, reply, commands })
     }
 
     fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
@@ -271,53 +344,6 @@ impl Store for LocalStore {
     fn current(&self) -> StoreFuture<Revision> {
         let monitor = self.monitor();
         StoreFuture::ready(if monitor.is_closed() { Err(Error::Closed) } else { Ok(monitor.revision()) })
-    }
-}
-
-/// The lock file of a store.
-fn lock_path(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
-}
-
-/// Whether a process has the store open.
-fn is_locked(file: &Path) -> bool {
-    File::open(lock_path(file)).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
-}
-
-/// Takes the lock file beside `file` for the life of the process and writes the process id into it.
-fn lock_file(file: &Path) -> Result<FileLock, OpenError> {
-    let path = lock_path(file);
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let mut lock = opened.map_err(|error| OpenError::io(&path, error))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut process = String::new();
-            let _ = Read::by_ref(&mut lock).take(20).read_to_string(&mut process);
-            return Err(OpenError::InUse { file: file.to_owned(), process: process.trim().to_owned() });
-        }
-        Err(TryLockError::Error(error)) => return Err(OpenError::io(&path, error)),
-    }
-    let write_id = |lock: &mut File| -> io::Result<()> {
-        lock.set_len(0)?;
-        lock.rewind()?;
-        writeln!(lock, "{}", std::process::id())
-    };
-    // A full disk must not prevent a start: the lock counts, the text in it is a hint.
-    if let Err(error) = write_id(&mut lock) {
-        tracing::warn!("process id not written to {}: {error}", path.display());
-    }
-    Ok(FileLock(lock))
-}
-
-/// The lock of a store's file. Unlocks when dropped, also while a process that is being started still has the file.
-struct FileLock(File);
-
-impl Drop for FileLock {
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
     }
 }
 

@@ -1,12 +1,11 @@
 //! Recovery at start: one pass over the file by revision makes the index and checks every row.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
+use super::super::Revision;
 use super::super::record::Row;
-use super::super::{Key, KeyValue, Revision};
+use super::clock::StoreClock;
 use super::compact::Compaction;
 use super::expire::ExpiryQueue;
+use super::index::RecordIndex;
 use super::journal::{CheckedRow, Journal, describe};
 use super::{LocalStoreSettings, OpenError};
 
@@ -14,14 +13,14 @@ use super::{LocalStoreSettings, OpenError};
 pub(super) struct StoreIndex {
     /// Revision of the last change.
     pub(super) revision: Revision,
-    /// The last record of each key that exists.
-    pub(super) records: BTreeMap<Key, Arc<KeyValue>>,
+    pub(super) index: RecordIndex,
     pub(super) compaction: Compaction,
     pub(super) expiry: ExpiryQueue,
+    pub(super) clock: StoreClock,
 }
 
 /// Error of the recovery: of SQLite, or of a row.
-enum ScanError {
+pub(super) enum ScanError {
     Sqlite(rusqlite::Error),
     Row { key: String, revision: Revision, reason: &'static str },
 }
@@ -39,29 +38,41 @@ impl From<rusqlite::Error> for ScanError {
 pub(super) fn recover(journal: &Journal, settings: &LocalStoreSettings) -> Result<StoreIndex, OpenError> {
     let file = &settings.file;
     let compacted = journal.compacted().map_err(|error| describe(file, &error))?;
-    let mut state = StoreIndex {
-        revision: compacted,
-        records: BTreeMap::new(),
-        compaction: Compaction::new(compacted),
-        expiry: ExpiryQueue::default(),
-    };
+    let noted = journal.noted_time().map_err(|error| describe(file, &error))?;
+    let clock = StoreClock::resume(noted, &settings.clock, settings.monotonic.clone());
+    let mut state = StoreIndex::new(compacted, clock);
     journal.scan(0, |checked| state.take(checked)).map_err(|error| match error {
         ScanError::Sqlite(error) => describe(file, &error),
         ScanError::Row { key, revision, reason } => OpenError::DamagedRow { file: file.clone(), key, revision, reason },
     })?;
-    for record in state.records.values() {
+    for record in state.index.records() {
         if let Some(expires) = record.expires {
             state.expiry.insert(expires, record.key.clone());
         }
     }
-    let now = (settings.clock)();
+    let now = state.clock.now();
     // The age of the history is not in the file: it counts from now.
     state.compaction.observe(now, state.revision, settings.retention, settings.retained_changes);
     Ok(state)
 }
 
 impl StoreIndex {
-    fn take(&mut self, checked: CheckedRow) -> Result<(), ScanError> {
+    /// The state of a file without rows whose history was discarded up to a revision.
+    pub(super) fn new(compacted: Revision, clock: StoreClock) -> StoreIndex {
+        StoreIndex {
+            revision: compacted,
+            index: RecordIndex::new(),
+            compaction: Compaction::new(compacted),
+            expiry: ExpiryQueue::default(),
+            clock,
+        }
+    }
+
+    /// Adds the next row by revision.
+    ///
+    /// # Errors
+    /// The row is damaged, or a row before it is missing. Nothing was added.
+    pub(super) fn take(&mut self, checked: CheckedRow) -> Result<(), ScanError> {
         let damaged =
             |key: &str, reason| Err(ScanError::Row { key: key.to_owned(), revision: checked.revision, reason });
         let row = match checked.row {
@@ -69,7 +80,7 @@ impl StoreIndex {
             Ok(row) => return damaged(row.key.as_str(), "the row does not match its checksum"),
             Err(key) => return damaged(&key, "the row has no valid key"),
         };
-        let previous = self.records.get(&row.key).map_or(0, |record| record.revision);
+        let previous = self.index.get(&row.key).map_or(0, |record| record.revision);
         if row.revision > self.compaction.compacted() {
             if row.revision != self.revision + 1 {
                 return damaged(row.key.as_str(), "the revision before it is missing");
@@ -79,16 +90,13 @@ impl StoreIndex {
             }
         }
         self.revision = self.revision.max(row.revision);
-        self.index(&row, previous);
+        self.insert(&row, previous);
         Ok(())
     }
 
-    fn index(&mut self, row: &Row, previous: Revision) {
+    fn insert(&mut self, row: &Row, previous: Revision) {
         // Compaction that was interrupted: what is left of it counts by the rows that are there.
         self.compaction.record(&Row { previous, ..row.clone() });
-        match row.record() {
-            Some(record) => self.records.insert(row.key.clone(), record),
-            None => self.records.remove(&row.key),
-        };
+        self.index.insert(&row.key, row.revision, Some(previous).filter(|previous| *previous > 0), row.record());
     }
 }

@@ -52,6 +52,25 @@ pub(super) fn check_wal(file: &Path) -> Result<(), OpenError> {
     read_log(&wal_path(file)).map(drop)
 }
 
+/// A number that stays the same while the log of `file` is begun anew after checkpoints, and differs between logs; none
+/// without a log that holds anything. SQLite adds one to the first salt whenever it adds one to the sequence number.
+pub(super) fn wal_identity(file: &Path) -> io::Result<Option<u32>> {
+    let mut log = match File::open(wal_path(file)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut header = [0; HEADER_BYTES];
+    let is_whole = read_whole(&mut log, &mut header)? && has_valid_header(&header);
+    Ok(is_whole.then(|| number_at(&header, 16).wrapping_sub(number_at(&header, 12))))
+}
+
+/// Whether a log begins with its magic number and the checksum of its header.
+fn has_valid_header(header: &[u8; HEADER_BYTES]) -> bool {
+    let read: ReadNumber = if number_at(header, 0) == MAGIC { u32::from_le_bytes } else { u32::from_be_bytes };
+    let checksum = Checksum(0, 0).extend(&header[..24], read);
+    number_at(header, 0) & !1 == MAGIC && checksum == Checksum::read(&header[24..])
+}
+
 fn read_log(path: &Path) -> Result<Option<(File, LogState)>, OpenError> {
     let io = |error: io::Error| OpenError::io(path, error);
     let log = match File::open(path) {

@@ -2,22 +2,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::memory::{page_before, records_below};
-use super::super::record::Row;
 use super::super::{
-    ChangeSink, CommitOutcome, Error, Expect, Key, KeyValue, Loaded, Mutation, Prefix, Progress, RecordChange,
-    RecordPage, Revision, StoreReply, UnixMillis,
+    ChangeSink, CommitOutcome, Error, Expect, Key, Mutation, Prefix, Progress, RecordChange, Revision, StoreReply,
+    UnixMillis,
 };
 use super::LocalStoreSettings;
+use super::commit_batch::CommitBatch;
 use super::compact::MARK_INTERVAL;
+use super::history_reads::{HistoryReaders, HistoryReplay, ReadJob};
 use super::journal::{Journal, JournalError};
 use super::monitor::MonitoredState;
 use super::recover::StoreIndex;
+use super::store_command::StoreCommand;
 
 /// Maximum number of changes in one transaction.
 const CHANGES_PER_COMMIT: usize = 512;
@@ -25,67 +26,36 @@ const CHANGES_PER_COMMIT: usize = 512;
 /// Bytes of values after which a transaction takes no more changes.
 const BYTES_PER_COMMIT: usize = 4 << 20;
 
-/// A command for the thread that writes.
-pub(super) enum StoreCommand {
-    Commit {
-        key: Key,
-        expect: Expect,
-        mutation: Mutation,
-        reply: StoreReply<CommitOutcome>,
-    },
-    Load {
-        prefix: Prefix,
-        reply: StoreReply<Loaded>,
-    },
-    Follow {
-        prefix: Prefix,
-        after: Revision,
-        sink: Box<dyn ChangeSink>,
-        reply: StoreReply<Progress>,
-    },
-    At {
-        prefix: Prefix,
-        from: Option<String>,
-        limit: usize,
-        revision: Revision,
-        reply: StoreReply<RecordPage>,
-    },
-    Maintain(StoreReply<()>),
-    /// Writes what was sent before, and closes the file.
-    Close(StoreReply<()>),
-    /// Compacts to a revision, whatever its age.
-    #[cfg(test)]
-    CompactTo(Revision, StoreReply<()>),
-    /// Injects a failure into the next commit.
-    #[cfg(test)]
-    FailNextCommit(StoreReply<()>),
-}
-
-/// Changes that are about to be written, and the answers that wait for them.
-#[derive(Default)]
-struct Batch {
-    changes: Vec<Arc<RecordChange>>,
-    rows: Vec<Row>,
-    /// State of the keys that the batch changes.
-    overlay: HashMap<Key, Option<Arc<KeyValue>>>,
-    answers: Vec<(StoreReply<CommitOutcome>, CommitOutcome)>,
-    bytes: usize,
-}
+/// Maximum number of changes that wait for a feed whose history is being read.
+const MAX_HELD_CHANGES: usize = 100_000;
 
 struct FeedEntry {
+    number: u64,
     after: Revision,
-    sink: Box<dyn ChangeSink>,
+    state: FeedState,
 }
 
-/// The one thread that uses the file.
+enum FeedState {
+    /// Gets every change.
+    Live(Box<dyn ChangeSink>),
+    /// The history is being read; the changes since then.
+    Replaying(Vec<Arc<RecordChange>>),
+    /// More changes came than are kept meanwhile.
+    Overflowed,
+}
+
+/// The one thread that writes.
 pub(super) struct Writer {
     journal: Journal,
+    readers: HistoryReaders,
     state: StoreIndex,
     settings: LocalStoreSettings,
     commands: Receiver<StoreCommand>,
     published: watch::Sender<Revision>,
     monitored: Arc<MonitoredState>,
     feeds: HashMap<String, Vec<FeedEntry>>,
+    /// Number of the last feed.
+    last_feed: u64,
     last_mark: UnixMillis,
     /// The last step of maintenance left something to do.
     has_backlog: bool,
@@ -99,22 +69,24 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(
-        journal: Journal,
+        (journal, readers): (Journal, HistoryReaders),
         state: StoreIndex,
         settings: LocalStoreSettings,
         commands: Receiver<StoreCommand>,
         (published, monitored): (watch::Sender<Revision>, Arc<MonitoredState>),
     ) -> Writer {
         monitored.set_compacted(state.compaction.compacted());
-        let last_mark = (settings.clock)();
+        let last_mark = state.clock.now();
         Writer {
             journal,
+            readers,
             state,
             settings,
             commands,
             published,
             monitored,
             feeds: HashMap::new(),
+            last_feed: 0,
             last_mark,
             has_backlog: false,
             is_refused: false,
@@ -138,15 +110,24 @@ impl Writer {
             self.note_failure(checkpoint);
         }
         if !self.has_failed {
+            self.note_time();
             let checkpoint = self.journal.checkpoint();
             self.note_failure(checkpoint);
         }
-        let Writer { commands, published, feeds, journal, closing, .. } = self;
-        drop(journal);
+        let Writer { commands, published, feeds, journal, readers, closing, has_failed, .. } = self;
+        // Their connections would keep the file from being closed in order.
+        drop(readers);
+        if has_failed {
+            drop(journal)
+        } else {
+            journal.close()
+        }
         // From here on `current` is refused, too.
         drop((published, commands));
-        for mut feed in feeds.into_values().flatten() {
-            feed.sink.end(Error::Closed);
+        for feed in feeds.into_values().flatten() {
+            if let FeedState::Live(mut sink) = feed.state {
+                sink.end(Error::Closed);
+            }
         }
         if let Some(reply) = closing {
             reply.send(Ok(()));
@@ -158,12 +139,15 @@ impl Writer {
     }
 
     fn run_batch(&mut self, first: StoreCommand) {
-        let mut batch = Batch::default();
+        let mut batch = CommitBatch::default();
         let mut next = Some(first);
         while let Some(command) = next {
             match command {
-                StoreCommand::Commit { key, expect, mutation, reply } => {
-                    self.stage(&mut batch, key, expect, mutation, reply)
+                StoreCommand::Commit { key, expect, mutation, conditions, reply } => {
+                    match batch.failed_condition(&self.state.index, conditions) {
+                        Some(failed) => batch.answers.push((reply, CommitOutcome::ConditionFailed(failed))),
+                        None => self.stage(&mut batch, key, expect, mutation, reply),
+                    }
                 }
                 // Sees all commits that were sent before it.
                 other => {
@@ -178,13 +162,17 @@ impl Writer {
     }
 
     /// Adds a change to the batch if its expectation is met by the records and the batch.
-    fn stage(&self, batch: &mut Batch, key: Key, expect: Expect, mutation: Mutation, reply: StoreReply<CommitOutcome>) {
-        let old = match batch.overlay.get(&key) {
-            Some(staged) => staged.clone(),
-            None => self.state.records.get(&key).cloned(),
-        };
+    fn stage(
+        &self,
+        batch: &mut CommitBatch,
+        key: Key,
+        expect: Expect,
+        mutation: Mutation,
+        reply: StoreReply<CommitOutcome>,
+    ) {
+        let old = batch.record(&self.state.index, &key).cloned();
         let value = match mutation {
-            Mutation::Put { value, ttl } => Some((value, ttl.map(|ttl| self.expiry_after(ttl)))),
+            Mutation::Put { value, ttl } => Some((value, ttl.map(|ttl| self.state.clock.after(ttl)))),
             Mutation::Delete => None,
         };
         let is_void = value.is_none() && old.is_none();
@@ -197,18 +185,12 @@ impl Writer {
         batch.answers.push((reply, CommitOutcome::Committed(revision)));
     }
 
-    fn expiry_after(&self, ttl: Duration) -> UnixMillis {
-        // 0 means none in the file.
-        (self.settings.clock)()
-            .saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
-            .clamp(1, i64::MAX as u64)
-    }
-
     /// Writes the batch, feeds it, answers. Answers of a batch that failed are its error, conflicts included: they may
     /// rest on its changes.
-    fn write(&mut self, batch: Batch) {
-        let written = if batch.rows.is_empty() { Ok(()) } else { self.journal.append(&batch.rows) };
-        if let Err(error) = written {
+    fn write(&mut self, batch: CommitBatch) {
+        let note = self.state.clock.due_note();
+        let result = if batch.rows.is_empty() { Ok(()) } else { self.journal.append(&batch.rows, note) };
+        if let Err(error) = result {
             let answer = match &error {
                 JournalError::Refused(error) => error.clone(),
                 JournalError::Unknown(_) => Error::Closed,
@@ -220,12 +202,10 @@ impl Writer {
         }
         if !batch.rows.is_empty() {
             self.set_refusal(None);
+            note.into_iter().for_each(|time| self.state.clock.set_noted(time));
         }
         for (change, row) in batch.changes.iter().zip(&batch.rows) {
-            match &change.new {
-                Some(new) => self.state.records.insert(change.key.clone(), new.clone()),
-                None => self.state.records.remove(&change.key),
-            };
+            self.state.index.apply(change);
             self.state.compaction.record(row);
             self.state.expiry.record(change);
         }
@@ -251,8 +231,8 @@ impl Writer {
         for (prefix, changes) in by_prefix {
             let Some(feeds) = self.feeds.get_mut(prefix) else { continue };
             feeds.retain_mut(|feed| {
-                let wanted = changes.partition_point(|change| change.revision <= feed.after);
-                wanted == changes.len() || feed.sink.apply(&changes[wanted..])
+                let delivered = changes.partition_point(|change| change.revision <= feed.after);
+                delivered == changes.len() || feed.apply(&changes[delivered..])
             });
             if feeds.is_empty() {
                 self.feeds.remove(prefix);
@@ -263,16 +243,19 @@ impl Writer {
     fn answer(&mut self, command: StoreCommand) {
         match command {
             StoreCommand::Load { prefix, reply } => {
-                let records = records_below(&self.state.records, &prefix).cloned().collect();
                 let (revision, oldest) = (self.state.revision, self.state.compaction.compacted());
-                reply.send(Ok(Loaded { revision, oldest, records }));
+                self.readers.send(ReadJob::Load { index: self.state.index.clone(), prefix, revision, oldest, reply });
             }
-            StoreCommand::Follow { prefix, after, sink, reply } => {
-                let followed = self.follow(&prefix, after, sink);
-                reply.send(followed);
+            StoreCommand::Follow { prefix, after, sink, reply, commands } => {
+                self.follow(prefix, after, sink, reply, commands);
             }
+            StoreCommand::Attach { prefix, feed, sink, reply } => reply.send(self.attach(&prefix, feed, sink)),
             StoreCommand::At { prefix, from, limit, revision, reply } => {
-                reply.send(self.at(&prefix, from.as_deref(), limit, revision));
+                if let Err(error) = self.check_readable(revision) {
+                    return reply.send(Err(error));
+                }
+                let index = self.state.index.clone();
+                self.readers.send(ReadJob::Page { index, prefix, from, limit, revision, reply });
             }
             StoreCommand::Maintain(reply) => {
                 self.maintain();
@@ -292,54 +275,82 @@ impl Writer {
                 self.journal.fails_next_commit = true;
                 reply.send(Ok(()));
             }
+            #[cfg(test)]
+            StoreCommand::Index(reply) => reply.send(Ok(self.state.index.clone())),
+            #[cfg(test)]
+            StoreCommand::RowsRead(reply) => {
+                reply.send(Ok(super::journal::ROWS_READ.with(std::cell::Cell::get)));
+            }
             // Commits are staged, not answered at once.
             StoreCommand::Commit { reply, .. } => reply.send(Err(Error::Closed)),
         }
     }
 
-    fn follow(&mut self, prefix: &Prefix, after: Revision, mut sink: Box<dyn ChangeSink>) -> Result<Progress, Error> {
-        let missed: Vec<_> = self.history(prefix, after)?.into_iter().map(Arc::new).collect();
-        if missed.is_empty() || sink.apply(&missed) {
-            self.feeds.entry(prefix.as_str().to_owned()).or_default().push(FeedEntry { after, sink });
+    /// Begins a feed: at once if it has no history, else when another thread has read it.
+    fn follow(
+        &mut self,
+        prefix: Prefix,
+        after: Revision,
+        sink: Box<dyn ChangeSink>,
+        reply: StoreReply<Progress>,
+        commands: Sender<StoreCommand>,
+    ) {
+        if after < self.state.compaction.compacted() {
+            return reply.send(Err(Error::Compacted(self.state.compaction.compacted())));
+        }
+        self.last_feed += 1;
+        let number = self.last_feed;
+        let feeds = self.feeds.entry(prefix.as_str().to_owned()).or_default();
+        if after >= self.state.revision {
+            feeds.push(FeedEntry { number, after, state: FeedState::Live(sink) });
+            return reply.send(Ok(self.published.subscribe()));
+        }
+        feeds.push(FeedEntry { number, after: self.state.revision, state: FeedState::Replaying(Vec::new()) });
+        let history = (self.state.index.clone(), prefix, after);
+        self.readers.send(ReadJob::Replay(HistoryReplay::new(history, number, sink, reply, commands)));
+    }
+
+    /// Goes on with a feed whose history has been sent.
+    fn attach(
+        &mut self,
+        prefix: &Prefix,
+        number: u64,
+        sink: Result<Option<Box<dyn ChangeSink>>, Error>,
+    ) -> Result<Progress, Error> {
+        let feeds = self.feeds.entry(prefix.as_str().to_owned()).or_default();
+        let index = feeds.iter().position(|feed| feed.number == number);
+        let entry = index.map(|index| feeds.swap_remove(index));
+        if let (Some(mut sink), Some(entry)) = (sink?, entry) {
+            match entry.state {
+                FeedState::Overflowed => {
+                    sink.end(Error::Unavailable("changes came faster than the history was read".into()))
+                }
+                FeedState::Replaying(held) if !held.is_empty() && !sink.apply(&held) => {}
+                _ => feeds.push(FeedEntry { state: FeedState::Live(sink), ..entry }),
+            }
+        }
+        if feeds.is_empty() {
+            self.feeds.remove(prefix.as_str());
         }
         Ok(self.published.subscribe())
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
-        if revision > self.state.revision {
-            return Err(Error::FutureRevision { requested: revision, current: self.state.revision });
+    /// Whether the state at a revision can be read.
+    fn check_readable(&self, revision: Revision) -> Result<(), Error> {
+        let (current, compacted) = (self.state.revision, self.state.compaction.compacted());
+        match revision {
+            _ if revision > current => Err(Error::FutureRevision { requested: revision, current }),
+            _ if revision < compacted => Err(Error::Compacted(compacted)),
+            _ => Ok(()),
         }
-        let newer = self.history(prefix, revision)?;
-        Ok(page_before(&self.state.records, newer.iter().rev(), prefix, from, limit))
     }
 
-    /// The changes of a prefix after a revision, from the file.
-    fn history(&self, prefix: &Prefix, after: Revision) -> Result<Vec<RecordChange>, Error> {
-        if after < self.state.compaction.compacted() {
-            return Err(Error::Compacted(self.state.compaction.compacted()));
+    /// Notes the time at an orderly end, so that records live no longer than they have to.
+    fn note_time(&mut self) {
+        if self.state.expiry.next().is_some() {
+            let noted = self.journal.append(&[], Some(self.state.clock.now()));
+            self.note_failure(noted);
         }
-        let unreadable = |error: rusqlite::Error| Error::Unavailable(error.to_string().into());
-        let mut rows = HashMap::<Revision, Option<Arc<KeyValue>>>::new();
-        let mut changes = Vec::new();
-        self.journal
-            .scan(after, |checked| {
-                let row = checked.row.ok().filter(|_| checked.is_intact);
-                let row = row.ok_or(rusqlite::Error::IntegralValueOutOfRange(6, 0))?;
-                if !prefix.contains(&row.key) {
-                    return Ok(());
-                }
-                let old = match (row.previous, rows.get(&row.previous)) {
-                    (0, _) => None,
-                    (_, Some(old)) => old.clone(),
-                    (previous, None) => self.journal.row(previous)?.and_then(|old| old.record()),
-                };
-                let new = row.record();
-                rows.insert(row.revision, new.clone());
-                changes.push(RecordChange { revision: row.revision, key: row.key, old, new });
-                Ok::<(), rusqlite::Error>(())
-            })
-            .map_err(unreadable)?;
-        Ok(changes)
     }
 
     /// Zero when records have expired or a mark is due.
@@ -347,9 +358,8 @@ impl Writer {
         if self.has_backlog {
             return Duration::ZERO;
         }
-        let now = (self.settings.clock)();
-        // A clock that was set back makes it due.
-        let mark = if now < self.last_mark { now } else { self.last_mark + MARK_INTERVAL.as_millis() as u64 };
+        let now = self.state.clock.now();
+        let mark = self.last_mark.saturating_add(MARK_INTERVAL.as_millis() as u64);
         let expires = self.state.expiry.next().filter(|_| !self.is_refused);
         let due = expires.map_or(mark, |expires| expires.min(mark));
         Duration::from_millis(due.saturating_sub(now))
@@ -357,7 +367,7 @@ impl Writer {
 
     /// One step of expiry and compaction, a transaction of bounded size: commits that wait come between two steps.
     fn maintain(&mut self) {
-        let now = (self.settings.clock)();
+        let now = self.state.clock.now();
         let before = self.state.revision;
         self.expire(now);
         // After a full disk, only the next mark tries again.
@@ -371,9 +381,9 @@ impl Writer {
 
     /// Deletes records that have expired.
     fn expire(&mut self, now: UnixMillis) {
-        let mut batch = Batch::default();
+        let mut batch = CommitBatch::default();
         for key in self.state.expiry.due(now) {
-            let old = self.state.records.get(&key).cloned();
+            let old = self.state.index.get(&key).cloned();
             let revision = self.state.revision + batch.changes.len() as u64 + 1;
             batch.add(RecordChange::new(&key, revision, old, None), key);
         }
@@ -397,6 +407,7 @@ impl Writer {
         let is_discarded = discarded.is_ok();
         if is_discarded {
             self.set_refusal(None);
+            self.state.index.discard(&rows);
         }
         self.note_failure(discarded);
         let has_more = is_discarded && self.state.compaction.commit(target, rows.len());
@@ -429,12 +440,16 @@ impl Writer {
     }
 }
 
-impl Batch {
-    fn add(&mut self, change: RecordChange, key: Key) {
-        let row = Row::from_change(&change);
-        self.bytes += row.value.as_ref().map_or(0, |value| value.len());
-        self.overlay.insert(key, change.new.clone());
-        self.rows.push(row);
-        self.changes.push(Arc::new(change));
+impl FeedEntry {
+    /// Takes changes. Returns false when the feed is no longer wanted.
+    fn apply(&mut self, changes: &[Arc<RecordChange>]) -> bool {
+        match &mut self.state {
+            FeedState::Live(sink) => return sink.apply(changes),
+            FeedState::Replaying(held) if held.len() + changes.len() <= MAX_HELD_CHANGES => {
+                held.extend_from_slice(changes);
+            }
+            state => *state = FeedState::Overflowed,
+        }
+        true
     }
 }

@@ -1,8 +1,10 @@
-//! Generated certificate authorities, and the certificates they issue. All keys are ECDSA P-256.
+//! Generated certificate authorities, and the certificates they issue.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aws_lc_rs::encoding::{AsDer as _, EcPrivateKeyRfc5915Der};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair as PrivateKey, KeyUsagePurpose, SanType, SerialNumber,
@@ -40,6 +42,16 @@ pub enum CertificateUsage {
     Client,
 }
 
+/// The type of a generated key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeyType {
+    /// ECDSA with P-256.
+    #[default]
+    Ecdsa,
+    /// RSA with 2048 bits, for clients that read no keys of elliptic curves.
+    Rsa,
+}
+
 /// Description of a certificate to issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSpec {
@@ -53,6 +65,8 @@ pub struct CertificateSpec {
     pub usage: CertificateUsage,
     /// Lifetime in days, limited by the authority's.
     pub days: u32,
+    /// Type of its key.
+    pub key_type: KeyType,
 }
 
 /// A certificate and its key as PEM. It has no `Debug`, because it contains a key.
@@ -79,6 +93,7 @@ impl CertificateSpec {
             names: names.to_vec(),
             usage: CertificateUsage::Serving,
             days: CERTIFICATE_DAYS,
+            key_type: KeyType::default(),
         }
     }
 
@@ -90,14 +105,30 @@ impl CertificateSpec {
             names: Vec::new(),
             usage: CertificateUsage::Client,
             days: CERTIFICATE_DAYS,
+            key_type: KeyType::default(),
         }
+    }
+
+    /// The same certificate with a key of this type.
+    #[must_use]
+    pub fn with_key_type(self, key_type: KeyType) -> CertificateSpec {
+        CertificateSpec { key_type, ..self }
     }
 }
 
 impl Authority {
     /// Creates an authority; nothing is written to disk.
     pub fn new(common_name: &str, now: SystemTime) -> Result<(Authority, Issued), Problem> {
-        Authority::with_key(common_name, new_key()?, now)
+        Authority::with_key_type(common_name, KeyType::default(), now)
+    }
+
+    /// Creates an authority with a key of this type; nothing is written to disk.
+    pub fn with_key_type(
+        common_name: &str,
+        key_type: KeyType,
+        now: SystemTime,
+    ) -> Result<(Authority, Issued), Problem> {
+        Authority::with_key(common_name, new_key(key_type)?, now)
     }
 
     /// Creates an authority with an existing key. With the same name and key, issued certificates stay valid.
@@ -121,16 +152,16 @@ impl Authority {
     /// Loads an authority's certificate and key; a problem names both files.
     pub fn load(files: &PairFiles) -> Result<Authority, Problem> {
         let pair = KeyPair::load(files)?;
-        let place = files.place();
+        let location = files.location();
         if !pair.info().is_authority {
             let message =
                 format!("\"{}\" is not a certificate authority and cannot issue certificates", pair.info().subject);
-            return Err(Problem::new(place, message));
+            return Err(Problem::new(location, message));
         }
-        let pem = std::fs::read_to_string(&files.key).map_err(|error| Problem::new(&place, error))?;
-        let key = PrivateKey::from_pem(&pem).map_err(|_| unusable_issuer(&place))?;
+        let pem = std::fs::read_to_string(&files.key).map_err(|error| Problem::new(&location, error))?;
+        let key = PrivateKey::from_pem(&pem).map_err(|_| unusable_issuer(&location))?;
         let certificate = pair.chain()[0].clone();
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| unusable_issuer(&place))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| unusable_issuer(&location))?;
         Ok(Authority { certificate, info: pair.info().clone(), issuer })
     }
 
@@ -175,15 +206,26 @@ impl Authority {
         }];
         params.subject_alt_names = request.names.iter().map(|name| alternative_name(name)).collect::<Result<_, _>>()?;
         params.custom_extensions = extensions;
-        let key = new_key()?;
+        let key = new_key(request.key_type)?;
         let draft = params.signed_by(&key, &self.issuer).map_err(failed)?;
         // rcgen keeps one value per attribute type, in the subject and in the issuer it copies from a loaded
         // certificate. A user may be in several groups, so both names are encoded here.
         let issuer = crate::tls::certificate::parse(&self.certificate).map_err(failed)?.subject().as_raw().to_vec();
         let certificate = der::replace_names(draft.der(), &issuer, &subject(request), self.issuer.key())
             .ok_or_else(|| failed("the certificate could not be encoded"))?;
-        Ok(Issued { certificate: der::pem("CERTIFICATE", &certificate), key: key.serialize_pem() })
+        Ok(Issued { certificate: der::pem("CERTIFICATE", &certificate), key: key_pem(&key)? })
     }
+}
+
+/// The key as PEM. A key of an elliptic curve has the form of RFC 5915, whose heading names its kind: fabric8 for Java
+/// takes the key of any other heading for RSA.
+fn key_pem(key: &PrivateKey) -> Result<String, Problem> {
+    if key.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
+        return Ok(key.serialize_pem());
+    }
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.serialized_der()).map_err(failed)?;
+    let encoded: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().map_err(failed)?;
+    Ok(der::pem("EC PRIVATE KEY", encoded.as_ref()))
 }
 
 impl Issued {
@@ -215,8 +257,18 @@ fn parameters(now: SystemTime, days: u32) -> Result<CertificateParams, Problem> 
     Ok(params)
 }
 
-pub(in crate::tls) fn new_key() -> Result<PrivateKey, Problem> {
-    PrivateKey::generate().map_err(failed)
+pub(in crate::tls) fn new_key(key_type: KeyType) -> Result<PrivateKey, Problem> {
+    match key_type {
+        KeyType::Ecdsa => PrivateKey::generate(),
+        KeyType::Rsa => PrivateKey::generate_for(&rcgen::PKCS_RSA_SHA256),
+    }
+    .map_err(failed)
+}
+
+/// Whether a key in PEM has this type.
+pub(in crate::tls) fn has_key_type(pem: &str, key_type: KeyType) -> bool {
+    let is_rsa = PrivateKey::from_pem(pem).is_ok_and(|key| key.algorithm() == &rcgen::PKCS_RSA_SHA256);
+    is_rsa == (key_type == KeyType::Rsa)
 }
 
 pub(in crate::tls) fn alternative_name(name: &str) -> Result<SanType, Problem> {
@@ -237,8 +289,8 @@ pub(in crate::tls) fn failed(error: impl std::fmt::Display) -> Problem {
     Problem::new("certificate", format!("could not be created: {error}"))
 }
 
-fn unusable_issuer(place: &str) -> Problem {
-    Problem::new(place, "cannot issue with this authority's key or certificate; supported keys are ECDSA and RSA")
+fn unusable_issuer(location: &str) -> Problem {
+    Problem::new(location, "cannot issue with this authority's key or certificate; supported keys are ECDSA and RSA")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use crate::process::{Problem, replace_file, write_new};
-use crate::tls::generate::authority::{Authority, CertificateUsage, Issued};
+use crate::tls::generate::authority::{Authority, CertificateUsage, Issued, KeyType};
 use crate::tls::key_pair::PairFiles;
 
 /// The kinds of certificates. Each kind has its own authority, so that a certificate of one kind is not
@@ -30,6 +30,7 @@ pub enum CertificateKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateStore {
     directory: PathBuf,
+    key_type: KeyType,
 }
 
 impl CertificateKind {
@@ -86,7 +87,13 @@ impl fmt::Display for CertificateKind {
 impl CertificateStore {
     /// The store in `directory`; nothing is read or written yet.
     pub fn new(directory: impl Into<PathBuf>) -> CertificateStore {
-        CertificateStore { directory: directory.into() }
+        CertificateStore { directory: directory.into(), key_type: KeyType::default() }
+    }
+
+    /// The same store, whose new authorities have keys of this type.
+    #[must_use]
+    pub fn with_key_type(self, key_type: KeyType) -> CertificateStore {
+        CertificateStore { key_type, ..self }
     }
 
     /// The directory.
@@ -120,14 +127,14 @@ impl CertificateStore {
             let directory = self.directory.display();
             let message =
                 format!("there is no {kind} authority here; \"narthex pki init --dir {directory}\" creates one");
-            return Err(Problem::new(files.place(), message));
+            return Err(Problem::new(files.location(), message));
         }
         Authority::load(&files)
     }
 
     /// Creates an authority; fails if either file exists.
     pub fn create_authority(&self, kind: CertificateKind, now: SystemTime) -> Result<Authority, Problem> {
-        let (authority, issued) = Authority::new(&kind.common_name(), now)?;
+        let (authority, issued) = Authority::with_key_type(&kind.common_name(), self.key_type, now)?;
         self.write_new_pair(&kind.authority_name(), &issued)?;
         Ok(authority)
     }
@@ -152,7 +159,7 @@ impl CertificateStore {
         }
         // The key first: a process that finds the key alone (after a crash, or started at the same time) signs with it.
         if !files.key.exists() {
-            let (_, issued) = Authority::new(&kind.common_name(), now)?;
+            let (_, issued) = Authority::with_key_type(&kind.common_name(), self.key_type, now)?;
             ignore_already_exists(write_new(&files.key, &issued.key, 0o600))?;
         }
         let (_, issued) = Authority::with_key(&kind.common_name(), load_signing_key(&files)?, now)?;

@@ -6,11 +6,11 @@ use rcgen::CertificateParams;
 
 use crate::process::Problem;
 use crate::tls::bundle::Bundle;
-use crate::tls::generate::authority::{Issued, alternative_name, failed, new_key};
+use crate::tls::generate::authority::{Issued, KeyType, alternative_name, failed, new_key};
 use crate::tls::generate::certificate_store::{CertificateKind, CertificateStore};
 use crate::tls::generate::generated_certs::same_name;
 use crate::tls::key_pair::{KeyPair, PairFiles};
-use crate::tls::verify::PeerRole;
+use crate::tls::path::PeerRole;
 
 /// The pair's name in the certificate store.
 const PAIR_NAME: &str = "requested";
@@ -86,7 +86,7 @@ impl RequestedCertificate {
     }
 
     fn covers_names(&self, pair: &KeyPair) -> bool {
-        self.names.iter().all(|wanted| pair.info().names.iter().any(|name| same_name(name, wanted)))
+        self.names.iter().all(|requested| pair.info().names.iter().any(|name| same_name(name, requested)))
     }
 
     /// Creates a key and the request for its certificate.
@@ -94,7 +94,7 @@ impl RequestedCertificate {
     /// # Errors
     /// A name that is not valid in a certificate.
     pub fn create_request(&self) -> Result<PendingCertificate, Problem> {
-        let key = new_key()?;
+        let key = new_key(KeyType::default())?;
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         let common_name = self.names.first().map(String::as_str).unwrap_or_default();
@@ -108,15 +108,15 @@ impl RequestedCertificate {
     ///
     /// # Errors
     /// If the certificate does not match the key and the names, or cannot be written.
-    pub fn install(&self, asking: &PendingCertificate, certificate: &[u8]) -> Result<(), Problem> {
-        let place = "the issued certificate";
-        let pair = KeyPair::from_pem(certificate, asking.key.as_bytes(), place)?;
+    pub fn install(&self, pending: &PendingCertificate, certificate: &[u8]) -> Result<(), Problem> {
+        let location = "the issued certificate";
+        let pair = KeyPair::from_pem(certificate, pending.key.as_bytes(), location)?;
         if !self.covers_names(&pair) {
-            let message = format!("it is for {} instead of {}", pair.info().names.join(", "), asking.names.join(", "));
-            return Err(Problem::new(place, message));
+            let message = format!("it is for {} instead of {}", pair.info().names.join(", "), pending.names.join(", "));
+            return Err(Problem::new(location, message));
         }
         let certificate = String::from_utf8_lossy(certificate).into_owned();
-        self.store.replace_pair(PAIR_NAME, &Issued { certificate, key: asking.key.clone() }).map(|_| ())
+        self.store.replace_pair(PAIR_NAME, &Issued { certificate, key: pending.key.clone() }).map(|_| ())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -12,11 +13,11 @@ use crate::process::replace_file;
 use crate::process::{Drain, Problem, Problems, ShutdownPhase};
 use crate::tls::bundle::Bundle;
 use crate::tls::certificate::CertificateInfo;
-use crate::tls::generate::authority::{Authority, CertificateSpec, CertificateUsage};
+use crate::tls::generate::authority::{Authority, CertificateSpec, CertificateUsage, KeyType, has_key_type};
 use crate::tls::generate::certificate_store::{CertificateKind, CertificateStore};
 use crate::tls::key_pair::{KeyPair, PairFiles};
+use crate::tls::path::PeerRole;
 use crate::tls::peer_certificate::PeerCertificate;
-use crate::tls::verify::PeerRole;
 
 /// How often certificates are checked for renewal.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
@@ -63,15 +64,6 @@ impl ManagedCertificate {
         let request = CertificateSpec::client(FRONT_PROXY, &[]);
         ManagedCertificate { kind: CertificateKind::RequestHeader, name: "front-proxy".to_owned(), request }
     }
-
-    /// A backend's serving certificate for `names`.
-    pub fn backend(name: &str, names: &[String]) -> ManagedCertificate {
-        ManagedCertificate {
-            kind: CertificateKind::Backend,
-            name: name.to_owned(),
-            request: CertificateSpec::serving(names),
-        }
-    }
 }
 
 /// The names in a generated serving certificate: localhost, the bind address, and the host name.
@@ -82,8 +74,8 @@ pub fn serving_names(bind_address: Option<IpAddr>) -> Vec<String> {
     // A host name need not be a valid DNS name.
     let proper = rustls::pki_types::DnsName::try_from(host.as_str()).is_ok();
     names.extend(Some(host).filter(|_| proper));
-    let mut seen = std::collections::BTreeSet::new();
-    names.retain(|name| seen.insert(name.clone()));
+    let mut distinct = std::collections::BTreeSet::new();
+    names.retain(|name| distinct.insert(name.clone()));
     names
 }
 
@@ -107,14 +99,22 @@ pub(in crate::tls) fn generate_in_memory(names: &[String]) -> Result<KeyPair, Pr
 }
 
 impl GeneratedCertificates {
-    /// Keeps the certificates `wanted` and their authorities in `directory`.
-    pub fn new(directory: impl Into<PathBuf>, wanted: Vec<ManagedCertificate>) -> GeneratedCertificates {
-        GeneratedCertificates { store: CertificateStore::new(directory), certificates: wanted, kubeconfig: None }
+    /// Keeps the certificates `certificates` and their authorities in `directory`.
+    pub fn new(directory: impl Into<PathBuf>, certificates: Vec<ManagedCertificate>) -> GeneratedCertificates {
+        GeneratedCertificates { store: CertificateStore::new(directory), certificates, kubeconfig: None }
     }
 
     /// Adds a kubeconfig at `path`, with the certificate `admin` and the server `server` (`https://127.0.0.1:6443`).
     pub fn with_kubeconfig(mut self, path: impl Into<PathBuf>, server: impl Into<String>) -> GeneratedCertificates {
         self.kubeconfig = Some((path.into(), server.into()));
+        self
+    }
+
+    /// Has keys of this type generated. RSA also replaces those of other types, save for authorities.
+    #[must_use]
+    pub fn with_key_type(mut self, key_type: KeyType) -> GeneratedCertificates {
+        self.store = self.store.with_key_type(key_type);
+        self.certificates.iter_mut().for_each(|certificate| certificate.request.key_type = key_type);
         self
     }
 
@@ -131,8 +131,8 @@ impl GeneratedCertificates {
         }
         self.store.create_directory()?;
         let mut problems = Problems::default();
-        let mut written = Vec::new();
-        let mut kinds: Vec<CertificateKind> = self.certificates.iter().map(|wanted| wanted.kind).collect();
+        let mut paths = Vec::new();
+        let mut kinds: Vec<CertificateKind> = self.certificates.iter().map(|certificate| certificate.kind).collect();
         kinds.sort();
         kinds.dedup();
         for kind in kinds {
@@ -141,39 +141,41 @@ impl GeneratedCertificates {
                 continue;
             };
             if made {
-                written.push(self.store.authority_files(kind).certificate);
+                paths.push(self.store.authority_files(kind).certificate);
             }
-            for wanted in self.certificates.iter().filter(|wanted| wanted.kind == kind) {
-                let files = self.store.files(&wanted.name);
-                if let Some(why) = regeneration_reason(&files, &authority, &wanted.request, now) {
+            for managed in self.certificates.iter().filter(|managed| managed.kind == kind) {
+                let files = self.store.files(&managed.name);
+                if let Some(why) = regeneration_reason(&files, &authority, &managed.request, now) {
                     if let Some(why) = why {
                         tracing::info!(file = %files.certificate.display(), "generated certificate is replaced: {why}");
                     }
                     let made = authority
-                        .issue(&wanted.request, now)
-                        .and_then(|issued| self.store.replace_pair(&wanted.name, &issued));
-                    written.extend(problems.collect(made).map(|files| files.certificate));
+                        .issue(&managed.request, now)
+                        .and_then(|issued| self.store.replace_pair(&managed.name, &issued));
+                    paths.extend(problems.collect(made).map(|files| files.certificate));
                 }
             }
         }
-        if problems.0.is_empty()
-            && let Some((path, server)) = &self.kubeconfig
-        {
-            problems.collect(write_kubeconfig(path, server, &self.store));
-        }
-        problems.into_result(written)
+        problems.into_result(paths)
+    }
+
+    /// Writes the kubeconfig, if there is one. It names the address of this process, so this comes last at startup: a
+    /// process that cannot start leaves that of another one.
+    pub fn write_kubeconfig(&self) -> Result<(), Problem> {
+        self.kubeconfig.as_ref().map_or(Ok(()), |(path, server)| write_kubeconfig(path, server, &self.store))
     }
 
     /// Renews the certificates until the process ends. Their users follow the files.
-    pub async fn renew(self, mut drain: Drain) {
+    pub async fn renew(self: Arc<Self>, mut drain: Drain) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(RENEWAL_INTERVAL) => {}
                 () = drain.wait_for(ShutdownPhase::Ending) => return,
             }
-            match self.ensure(SystemTime::now()) {
-                Ok(written) => {
-                    for file in written {
+            let renewed = self.ensure(SystemTime::now());
+            match renewed.and_then(|paths| Ok(self.write_kubeconfig().map(|()| paths)?)) {
+                Ok(paths) => {
+                    for file in paths {
                         tracing::info!(file = %file.display(), "generated certificate renewed");
                     }
                 }
@@ -220,8 +222,13 @@ fn regeneration_reason(
     if !matches!(trusted, Some(Ok(_))) {
         return Some(Some("the authority did not issue it".to_owned()));
     }
+    if request.key_type == KeyType::Rsa
+        && !std::fs::read_to_string(&files.key).is_ok_and(|pem| has_key_type(&pem, KeyType::Rsa))
+    {
+        return Some(Some("its key is not an RSA key".to_owned()));
+    }
     let names = &pair.info().names;
-    if !request.names.iter().all(|wanted| names.iter().any(|name| same_name(name, wanted))) {
+    if !request.names.iter().all(|requested| names.iter().any(|name| same_name(name, requested))) {
         return Some(Some(format!("it does not have all names of {}", request.names.join(", "))));
     }
     let peer = PeerCertificate::parse(leaf).ok();
@@ -234,10 +241,10 @@ fn regeneration_reason(
     if same { None } else { Some(Some("it is for another user".to_owned())) }
 }
 
-pub(in crate::tls) fn same_name(name: &str, wanted: &str) -> bool {
-    match (name.parse::<IpAddr>(), wanted.parse::<IpAddr>()) {
+pub(in crate::tls) fn same_name(name: &str, other: &str) -> bool {
+    match (name.parse::<IpAddr>(), other.parse::<IpAddr>()) {
         (Ok(name), Ok(wanted)) => name == wanted,
-        _ => name.eq_ignore_ascii_case(wanted),
+        _ => name.eq_ignore_ascii_case(other),
     }
 }
 
@@ -287,7 +294,11 @@ mod tests {
 
     fn wanted(names: &[&str]) -> Vec<ManagedCertificate> {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        let backend = ManagedCertificate::backend("example", &["example.default.svc".to_owned()]);
+        let backend = ManagedCertificate {
+            kind: CertificateKind::Backend,
+            name: "example".to_owned(),
+            request: CertificateSpec::serving(&["example.default.svc".to_owned()]),
+        };
         vec![
             ManagedCertificate::serving(&names),
             ManagedCertificate::admin(),
@@ -365,6 +376,8 @@ mod tests {
         let made = GeneratedCertificates::new(dir.path().join("pki"), wanted(&["localhost"]));
         let made = made.with_kubeconfig(&path, "https://127.0.0.1:6443");
         made.ensure(SystemTime::now()).unwrap();
+        assert!(!path.exists(), "it is written once the process serves");
+        made.write_kubeconfig().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = fs::read_to_string(&path).unwrap();
         let parsed: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
@@ -372,7 +385,23 @@ mod tests {
         let decoded = STANDARD.decode(parsed["users"][0]["user"]["client-certificate-data"].as_str().unwrap()).unwrap();
         assert_eq!(decoded, fs::read(dir.path().join("pki/admin.crt")).unwrap());
         made.ensure(SystemTime::now() + 300 * DAY).unwrap();
+        made.write_kubeconfig().unwrap();
         assert_ne!(fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn generated_keys_are_rsa_if_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (now, key) = (SystemTime::now(), |name: &str| fs::read_to_string(dir.path().join(name)).unwrap());
+        let made = |key_type| {
+            let wanted = vec![ManagedCertificate::admin()];
+            GeneratedCertificates::new(dir.path(), wanted).with_key_type(key_type).ensure(now).unwrap().len()
+        };
+        assert_eq!(made(KeyType::Ecdsa), 2);
+        assert!(has_key_type(&key("admin.key"), KeyType::Ecdsa));
+        assert_eq!((made(KeyType::Rsa), made(KeyType::Rsa), made(KeyType::Ecdsa)), (1, 0, 0));
+        assert!(has_key_type(&key("admin.key"), KeyType::Rsa));
+        assert!(has_key_type(&key("client-ca.key"), KeyType::Ecdsa), "an authority stays");
     }
 
     #[tokio::test(start_paused = true)]
@@ -381,7 +410,7 @@ mod tests {
         let made = GeneratedCertificates::new(dir.path(), wanted(&["localhost"]));
         let (drainer, drain) = Drain::new();
         let certificate = made.store().files("serving").certificate;
-        let renewing = tokio::spawn(made.renew(drain));
+        let renewing = tokio::spawn(Arc::new(made).renew(drain));
         tokio::time::sleep(RENEWAL_INTERVAL * 2).await;
         assert!(certificate.exists(), "the first check generates missing certificates");
         drainer.advance(ShutdownPhase::Ending);

@@ -1,12 +1,17 @@
-//! Requests client certificates and verifies possession of the key. Trust is verified later, by the authenticators.
+//! Requests client certificates and verifies possession of the key: [`PossessionVerifier`]. Trust is verified later, by the
+//! authenticators.
 //!
 //! Go servers of Kubernetes do the same (`tls.RequestClientCert`): a client with an untrusted certificate
-//! gets a response (401) instead of a broken handshake, and may still authenticate by a token.
+//! gets a response (401) instead of a broken handshake, and may still authenticate by a token. A listener without
+//! authenticators verifies trust in the handshake: [`TrustVerifier`].
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DistinguishedName, Error};
 
+use crate::tls::bundle::Bundle;
+use crate::tls::connection_failure::{remember_explanation, to_rustls_error};
+use crate::tls::path::PeerRole;
 use crate::tls::signature::signature_checks;
 
 #[derive(Debug)]
@@ -45,6 +50,42 @@ impl ClientCertVerifier for PossessionVerifier {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    signature_checks!();
+}
+
+/// Requires a client certificate that a bundle trusts (`tls.RequireAndVerifyClientCert` of Go).
+#[derive(Debug)]
+pub(super) struct TrustVerifier {
+    bundle: Bundle,
+    hints: Vec<DistinguishedName>,
+}
+
+impl TrustVerifier {
+    pub(super) fn new(bundle: Bundle) -> TrustVerifier {
+        TrustVerifier { hints: bundle.subjects(), bundle }
+    }
+}
+
+impl ClientCertVerifier for TrustVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.bundle.verify_path(end_entity, intermediates, now, PeerRole::Client).map_err(|error| {
+            let text = self.bundle.describe_rejection(PeerRole::Client, end_entity, &error);
+            let error = to_rustls_error(error, None, now);
+            remember_explanation(&error, text, end_entity);
+            Error::InvalidCertificate(error)
+        })?;
         Ok(ClientCertVerified::assertion())
     }
 

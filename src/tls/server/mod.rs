@@ -206,7 +206,7 @@ impl ServingMaterial {
         }
         if settings.request_header_ca.is_none() {
             self.front_proxies = announced.front_proxies.clone();
-            self.request_header = announced.front_proxies.as_ref().map(|theirs| theirs.ca_bundle.clone());
+            self.request_header = announced.front_proxies.as_ref().map(|proxies| proxies.ca_bundle.clone());
         }
     }
 
@@ -215,7 +215,7 @@ impl ServingMaterial {
         let names_given = self
             .front_proxies
             .as_ref()
-            .map_or(settings.request_header_names_given, |theirs| !theirs.allowed_names.is_empty());
+            .map_or(settings.request_header_names_given, |proxies| !proxies.allowed_names.is_empty());
         match (&self.client, &self.request_header) {
             (Some(client), Some(request_header)) if !names_given && client.shares_key_with(request_header) => {
                 let message = format!(
@@ -238,16 +238,17 @@ impl ServingMaterial {
         pairs.chain(bundles.flat_map(|bundle| bundle.validity_problems(now))).collect()
     }
 
-    /// Warns of what is used before its time. `narthex check` finds that itself, and ends are watched for all
+    /// Warns of what is used before its time, and of certificates in bundles that sign nothing. `narthex check` finds that itself, and ends are watched for all
     /// certificates in one place.
-    fn warn_of_early(&self, now: UnixTime) {
+    fn warn_of_certificates(&self, now: UnixTime) {
         for pair in self.pairs.values() {
             if let Some(why) = pair.info().early(now) {
-                let (files, subject) = (pair.place(), &pair.info().subject);
+                let (files, subject) = (pair.location(), &pair.info().subject);
                 tracing::warn!(files, subject, "clients will refuse the serving certificate: {why}");
             }
         }
         for bundle in self.client.iter().chain(&self.request_header) {
+            warn_of_others(bundle);
             for (facts, why) in bundle.certificate_infos().iter().filter_map(|facts| Some((facts, facts.early(now)?))) {
                 let (file, subject) = (bundle.source(), &facts.subject);
                 tracing::warn!(file, subject, "client certificates of this authority will be refused: {why}");
@@ -288,21 +289,34 @@ impl ServingMaterial {
     }
 }
 
-/// Loads a bundle that may contain authorities only.
+/// Loads a bundle of which at least one certificate is an authority's.
 fn load_ca_bundle(file: &PathBuf) -> Result<Bundle, Problem> {
-    let place = file.display();
-    let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read: {error}")))?;
-    let bundle = Bundle::from_pem(&pem, &place)?;
-    let strangers = bundle.non_authority_subjects();
-    if strangers.is_empty() {
+    let location = file.display();
+    let pem = std::fs::read(file).map_err(|error| Problem::new(&location, format!("cannot be read: {error}")))?;
+    let bundle = Bundle::from_pem(&pem, &location)?;
+    let others = bundle.non_authority_subjects();
+    if others.len() < bundle.certificate_infos().len() {
         return Ok(bundle);
     }
-    let list = strangers.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
+    let list = others.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
     let message = format!(
-        "only certificate authorities are allowed, and {list} is none (basic constraint CA is not set); use the \
-         certificate of the authority that signed it"
+        "a certificate authority is required, and {list} is none (no basic constraint CA, or a key usage without \
+         keyCertSign); use the certificate of the authority that signed it"
     );
     Err(Problem::new(file.display(), message))
+}
+
+/// Warns of certificates that sign nothing: kube-apiserver accepts them in a bundle, too.
+fn warn_of_others(bundle: &Bundle) {
+    let file = bundle.source();
+    for subject in bundle.non_authority_subjects() {
+        tracing::warn!(
+            file,
+            subject,
+            "a certificate of the CA bundle is no authority (no basic constraint CA, or a key usage without keyCertSign): \
+             it trusts no certificate but itself; remove it, or use that of the authority"
+        );
+    }
 }
 
 /// Warnings about a certificate that is allowed and probably a mistake; kube-apiserver serves with it, too.
@@ -310,14 +324,14 @@ fn warn_unusable_serving_certificate(pair: &KeyPair) {
     let facts = pair.info();
     if facts.names.is_empty() {
         tracing::warn!(
-            files = pair.place(),
+            files = pair.location(),
             subject = facts.subject,
             "clients will refuse the serving certificate: it has no subject alternative name"
         );
     }
     if !facts.allows_usage("server authentication") {
         tracing::warn!(
-            files = pair.place(),
+            files = pair.location(),
             subject = facts.subject,
             "clients will refuse the serving certificate: it is not for server authentication"
         );

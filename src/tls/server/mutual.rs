@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustls::ServerConfig;
+use rustls::server::NoClientAuth;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
-use rustls::{RootCertStore, ServerConfig};
 
+use super::client_cert_verifier::TrustVerifier;
 use super::tls_parameters::TlsParameters;
-use super::{ServingSettings, load_ca_bundle, warn_unusable_serving_certificate};
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter};
+use super::{ServingSettings, load_ca_bundle, warn_of_others, warn_unusable_serving_certificate};
+use crate::process::{Drain, FileWatcher, OnFailure, Problems, Published, Publisher, ReloadReporter};
 use crate::tls::certificate_in_use::CertificateInUse;
 use crate::tls::key_pair::{KeyPair, PairFiles};
-use crate::tls::provider;
 
 /// Settings of a listener that verifies its clients in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl MutualTlsFiles {
             if let Some((config, certificates)) = reporter.report(load(&self.settings)) {
                 self.publisher.publish(Arc::new(config));
                 self.in_use.publish(Arc::new(certificates));
-                tracing::info!(files = self.settings.pair.place(), "serving certificate reloaded");
+                tracing::info!(files = self.settings.pair.location(), "serving certificate reloaded");
             }
         }
     }
@@ -97,11 +97,8 @@ fn load(settings: &MutualTlsSettings) -> Result<(Arc<ServerConfig>, Vec<Certific
     let verifier: Arc<dyn ClientCertVerifier> = match bundle {
         None => Arc::new(NoClientAuth),
         Some(bundle) => {
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(bundle.0.certificates.iter().cloned());
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-                .build()
-                .map_err(|error| Problem::new(bundle.source(), error))?
+            warn_of_others(&bundle);
+            Arc::new(TrustVerifier::new(bundle))
         }
     };
     let resolver = Arc::new(SingleCertAndKey::from(pair.certified().as_ref().clone()));

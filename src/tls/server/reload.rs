@@ -110,7 +110,7 @@ impl ServingFiles {
     /// Publishes the loaded certificates and CAs.
     pub fn publish(&self) -> Result<(ServingPublishers, ServingReaders), Problems> {
         let loaded = ServingSnapshot::build(&self.settings, &self.material, self.fallback.as_ref(), self.generation)?;
-        self.material.warn_of_early(UnixTime::now());
+        self.material.warn_of_certificates(UnixTime::now());
         let (config, config_reader) = Published::new(loaded.config);
         let (trust, trust_reader) = Published::new(loaded.trust);
         let (in_use, in_use_reader) = Published::new(loaded.in_use);
@@ -150,7 +150,7 @@ impl ServingFiles {
             match ServingSnapshot::build(&self.settings, &parts, self.fallback.as_ref(), generation) {
                 Ok(loaded) => {
                     (self.material, self.generation) = (parts, generation);
-                    self.material.warn_of_early(UnixTime::now());
+                    self.material.warn_of_certificates(UnixTime::now());
                     self.publish_update(loaded, publishers);
                 }
                 Err(more) => problems.0.extend(more.0),

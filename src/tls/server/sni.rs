@@ -55,8 +55,8 @@ impl SniResolver {
         named: impl Iterator<Item = (&'a NamedCertKey, &'a Arc<KeyPair>)> + Clone,
     ) -> SniResolver {
         let mut by_name = HashMap::new();
-        let (written, taken) = (named.clone(), named.filter(|(it, _)| it.names.is_empty()));
-        for (it, pair) in written {
+        let (with_names, taken) = (named.clone(), named.filter(|(it, _)| it.names.is_empty()));
+        for (it, pair) in with_names {
             for name in &it.names {
                 by_name.entry(name.clone()).or_insert_with(|| pair.certified().clone());
             }

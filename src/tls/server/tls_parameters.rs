@@ -75,13 +75,13 @@ fn protocol_versions(min: &str) -> Result<&'static [&'static SupportedProtocolVe
 
 fn parse_cipher_suite(name: &str) -> Result<rustls::CipherSuite, Problem> {
     // Go has an older name for each of these.
-    let wanted = match name.trim() {
+    let standard_name = match name.trim() {
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
         "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
         other => other,
     };
     let provider = provider();
-    let found = provider.cipher_suites.iter().find(|it| iana_name(it) == wanted);
+    let found = provider.cipher_suites.iter().find(|it| iana_name(it) == standard_name);
     found.map(SupportedCipherSuite::suite).ok_or_else(|| {
         let names = provider.cipher_suites.iter().map(iana_name).collect::<Vec<_>>().join(", ");
         Problem::new("--tls-cipher-suites", format!("{name} is not supported; supported are {names}"))

@@ -94,29 +94,29 @@ impl StreamBuffer {
         *self = StreamBuffer::default();
     }
 
-    /// Makes room for at least `room` more bytes.
-    fn reserve(&mut self, room: usize) {
+    /// Makes space for at least `min_space` more bytes.
+    fn reserve(&mut self, min_space: usize) {
         let length = self.to - self.from;
-        if self.bytes.len() < BUFFER_BYTES.max(length + room) {
-            let spare = if length + room <= BUFFER_BYTES { SPARE_BUFFERS.with_borrow_mut(Vec::pop) } else { None };
-            let mut bytes = spare.unwrap_or_else(|| vec![0; BUFFER_BYTES.max(length + room)].into_boxed_slice());
+        if self.bytes.len() < BUFFER_BYTES.max(length + min_space) {
+            let spare = if length + min_space <= BUFFER_BYTES { SPARE_BUFFERS.with_borrow_mut(Vec::pop) } else { None };
+            let mut bytes = spare.unwrap_or_else(|| vec![0; BUFFER_BYTES.max(length + min_space)].into_boxed_slice());
             bytes[..length].copy_from_slice(self.unread());
             *self = StreamBuffer { bytes, from: 0, to: length };
-        } else if self.bytes.len() - self.to < room {
+        } else if self.bytes.len() - self.to < min_space {
             self.bytes.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, length);
         }
     }
 
     /// Appends what `write` writes into the space that it is given: its length, or how much space it needs.
-    /// The first space has at least `room` bytes.
-    pub(crate) fn append_with(&mut self, room: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
-        let mut room = room;
+    /// The first space has at least `min_space` bytes.
+    pub(crate) fn append_with(&mut self, min_space: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
+        let mut space_needed = min_space;
         loop {
-            self.reserve(room);
+            self.reserve(space_needed);
             match write(&mut self.bytes[self.to..]) {
                 Ok(written) => break self.to += written,
-                Err(required) => room = required.max(room + 1),
+                Err(required) => space_needed = required.max(space_needed + 1),
             }
         }
         if self.from == self.to {

@@ -384,14 +384,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: UnbufferedConnection> AsyncWrite for 
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         ready!(this.poll_send(cx))?;
-        let written = match this.write_with(|traffic, outgoing| encrypt(traffic, slices, outgoing)) {
+        let count = match this.write_with(|traffic, outgoing| encrypt(traffic, slices, outgoing)) {
             Ok(Some(written)) => written.map_err(|error| io::Error::other(error.to_string()))?,
             Ok(None) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             Err(error) => return Poll::Ready(Err(this.fail(cx, error))),
         };
         match this.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            _ => Poll::Ready(Ok(written)),
+            _ => Poll::Ready(Ok(count)),
         }
     }
 
@@ -456,8 +456,8 @@ fn encrypt_slice<D>(
 ) -> Result<(), EncryptError> {
     let mut result = Ok(());
     if !data.is_empty() {
-        let room = data.len() + data.len().div_ceil(MAX_RECORD_DATA) * MAX_RECORD_OVERHEAD;
-        outgoing.append_with(room, |space| match traffic.encrypt(data, space) {
+        let capacity = data.len() + data.len().div_ceil(MAX_RECORD_DATA) * MAX_RECORD_OVERHEAD;
+        outgoing.append_with(capacity, |space| match traffic.encrypt(data, space) {
             Ok(written) => Ok(written),
             Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
             Err(error) => {

@@ -175,6 +175,36 @@ fn list_beyond_the_ring_comes_from_the_store_then_expires() {
 }
 
 #[test]
+fn list_from_the_history_is_bounded_in_bytes() {
+    run(async {
+        let fixture = CacheFixture::new(HistoryLimits { min_changes: 1, max_changes: 2, ..HistoryLimits::default() });
+        let large = |filler: u8| -> Bytes {
+            format!(r#"{{"metadata":{{}},"data":"{}"}}"#, char::from(filler).to_string().repeat(1 << 20)).into()
+        };
+        let keys: Vec<Key> = (0..70).map(|number| key(&format!("ns/{number:02}"))).collect();
+        let mut created = Vec::new();
+        for key in &keys {
+            created.push(fixture.things.create(key, large(b'a'), None).await.unwrap().revision());
+        }
+        let old = created[69];
+        for (key, revision) in keys.iter().zip(created).take(69) {
+            fixture.things.update(key, revision, large(b'b'), None).await.unwrap();
+        }
+        let whole = fixture.things.list(&query(ListRevision::Exact(old), 0)).await;
+        assert!(matches!(whole, Err(Error::ListTooLarge)), "{:?}", whole.map(|list| list.objects.len()));
+        let paged = query(ListRevision::Exact(old), 500);
+        let first = fixture.things.list(&paged).await.unwrap();
+        assert_eq!((first.objects.len(), first.remaining), (64, Some(6)), "shorter than asked");
+        let last = next(&fixture.things, &paged, &first).await.unwrap();
+        assert_eq!((last.objects.len(), last.revision, last.next.is_none()), (6, old, true));
+        let current = fixture.things.get(&keys[69]).unwrap();
+        assert!(Arc::ptr_eq(&last.objects[5], &current), "what the cache has counts nothing");
+        let selected = ListQuery { selection: select("", "metadata.name=03"), ..query(ListRevision::Exact(old), 0) };
+        assert_eq!(names(&fixture.things.list(&selected).await.unwrap()), "03");
+    });
+}
+
+#[test]
 fn list_continue_never_leaves_its_prefix() {
     run(async {
         let fixture = CacheFixture::new(HistoryLimits::default());

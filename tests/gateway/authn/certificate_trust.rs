@@ -166,7 +166,7 @@ async fn client_certificate_untrusted_is_401_with_logged_reason() {
         ("early", early, "is not valid before"),
         ("server", server, "is not for client authentication"),
         ("stranger", untrusted, "no authority of the bundle signed it"),
-        ("mallory", serving, "is not for client authentication"),
+        ("mallory", serving, "no authority of the bundle signed it"),
         ("authority", itself, ""),
     ] {
         for client in [

@@ -234,13 +234,14 @@ async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
         )
     };
     let cases = [
-        (DISCOVERY, Some((302, "text/plain", format!("{}{DISCOVERY}", other.url))), "the response status is 302"),
+        (DISCOVERY, Some((302, "text/plain", format!("{}{DISCOVERY}", other.url))), "it names another issuer"),
         (DISCOVERY, Some((200, "text/html; charset=utf-8", "<html>".to_owned())), "the response is HTML"),
         (DISCOVERY, Some((200, "application/json", "{".to_owned())), "invalid discovery document"),
         (DISCOVERY, Some(document(&other)), "it names another issuer"),
-        (KEYS, Some((200, "application/json", "x".repeat(2 << 20))), "the response is longer than 1048576 bytes"),
+        (KEYS, Some((200, "application/json", "x".repeat(2 << 20))), "it is longer than 1048576 bytes"),
         (KEYS, Some((200, "application/json", "{\"keys\":[]}".to_owned())), "the key set has no key"),
-        (KEYS, Some((307, "text/plain", format!("{}{KEYS}", other.url))), "the response status is 307"),
+        (KEYS, Some((307, "text/plain", "http://127.0.0.1/keys".to_owned())), "URL scheme must be https"),
+        (KEYS, Some((302, "text/plain", KEYS.to_owned())), "stopped after 10 redirects"),
         (KEYS, Some((404, "text/plain", String::new())), "the response status is 404"),
     ];
     for (path, bad, why) in cases {
@@ -266,6 +267,22 @@ async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
     let client = Client::http1(&environment, &first, None).await;
     issuer.publish(&[("a", &key)]);
     wait_until_accepted(&client, &key.token("EdDSA", "a", &issuer.claims(&json!({})))).await;
+}
+
+/// As Go's `http.Client`: also to another server, whose certificate is of the same authority.
+#[tokio::test(flavor = "multi_thread")]
+async fn jwt_documents_behind_redirects_are_fetched() {
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
+    let key = SigningKey::ed();
+    let elsewhere = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
+    let issuer = FakeOidcIssuer::start(&environment, &[]).await;
+    issuer.serve(KEYS, Some((302, "text/plain", "moved?again".to_owned())));
+    issuer.serve("/moved", Some((308, "text/plain", format!("{}{KEYS}", elsewhere.url))));
+    let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
+    let client = Client::http1(&environment, &gateway, None).await;
+    let claims = issuer.claims(&json!({"exp": (unix_now() + 3600).to_string()}));
+    wait_until_accepted(&client, &key.token("EdDSA", "a", &claims)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -174,7 +174,7 @@ async fn konnectivity_carries_requests_watches_and_probes() {
     let responses = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
     assert!(responses.iter().all(|response| response.status == 200) && server.requests().len() == dials);
     let now = admin_request(&setup.gateway, get("/status.json", &[])).await.json();
-    assert_eq!(now["apiservices"][0]["way"], "cluster (grpc)");
+    assert_eq!(now["apiservices"][0]["egressRoute"], "cluster (grpc)");
     assert_eq!(now["egress"][0]["state"], value!("serves"));
     let started = "apiserver_egress_dialer_dial_start_total{protocol=\"grpc\",transport=\"uds\"}";
     assert!(metric_value(&setup.gateway, started).await.unwrap() >= 2.0);

@@ -91,7 +91,7 @@ async fn egress_socks5_carries_requests_watches_and_probes() {
     assert!(responses.iter().all(|response| response.status == 200) && proxy.requests().len() == dials);
     let status = admin_request(&fixture.gateway, get("/status.json", &[])).await;
     let (now, text) = (status.json(), status.text());
-    assert_eq!(now["apiservices"][0]["way"], "cluster (socks5)");
+    assert_eq!(now["apiservices"][0]["egressRoute"], "cluster (socks5)");
     let proxy = value!({
         "selection": "cluster", "protocol": "socks5", "proxy": proxy.address.to_string(), "state": "serves",
         "stalledTunnels": 0,

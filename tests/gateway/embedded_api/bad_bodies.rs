@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, ClientResponse, RequestBody, request};
 use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
+use crate::support::fixtures::eventually;
 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
@@ -46,6 +47,51 @@ async fn body_over_three_mebibytes_is_413() {
     let stored = send_json(&client, Method::POST, "/api/v1/namespaces/default/endpoints", &notes).await;
     stored.assert_failure(413, "RequestEntityTooLarge");
     assert_eq!(client.get(CONFIG_MAPS).await.json()["items"].as_array().unwrap().len(), 0);
+}
+
+/// Such a body takes a hundred times its size in memory, in each copy.
+#[tokio::test]
+async fn body_of_many_small_objects_is_413_and_costs_one_copy() {
+    const FREES: &str = "/apis/free.example.com/v1/namespaces/default/frees";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "metadata": {"name": "frees.free.example.com"},
+        "spec": {
+            "group": "free.example.com", "scope": "Namespaced", "names": {"plural": "frees", "kind": "Free"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(send_json(&client, Method::POST, definitions, &definition).await.status, 201);
+    eventually("the resource", async || (client.get(FREES).await.status == 200).then_some(())).await;
+    let free = json!({"apiVersion": "free.example.com/v1", "kind": "Free", "metadata": {"name": "a"}});
+    assert_eq!(send_json(&client, Method::POST, FREES, &free).await.status, 201);
+    assert_eq!(send_json(&client, Method::POST, CONFIG_MAPS, &json!({"metadata": {"name": "a"}})).await.status, 201);
+
+    let items = vec![r#"{"":0}"#; 440_000].join(",");
+    let body = |name: &str| {
+        format!(r#"{{"apiVersion":"free.example.com/v1","kind":"Free","metadata":{{"name":"{name}"}},"x":[{items}]}}"#)
+    };
+    let operations = format!(r#"[{{"op":"add","path":"/x","value":[{items}]}}]"#);
+    let (free, config_map) = (format!("{FREES}/a"), format!("{CONFIG_MAPS}/a"));
+    for (method, path, media_type, body) in [
+        (Method::POST, FREES, JSON, body("b")),
+        (Method::PUT, &*free, JSON, body("a")),
+        (Method::PATCH, &*free, "application/json-patch+json", operations),
+        (Method::PATCH, &*free, "application/merge-patch+json", body("a")),
+        (Method::PATCH, &*config_map, "application/strategic-merge-patch+json", body("a")),
+    ] {
+        let refused = client.send_and_read(bytes_request(method, path, media_type, body)).await;
+        let status = refused.assert_failure(413, "RequestEntityTooLarge");
+        assert_eq!(status["message"], "Request entity too large: limit is 1572864", "{media_type}");
+    }
+    let yaml = post(&client, YAML, format!("x: [{}]", "{a},".repeat(700_000))).await;
+    assert_bad_request(&yaml, "too many mappings");
+    // One copy takes 300 MB; the allocator may still have some of the request before it.
+    let peak = api.gateway.peak_kilobytes();
+    assert!(peak < 700_000, "{peak} kB");
 }
 
 #[tokio::test]
@@ -238,4 +284,53 @@ async fn delete_options_that_are_not_supported_are_refused_by_name() {
     let gone =
         client.send_and_read(bytes_request(Method::DELETE, &path, JSON, r#"{"propagationPolicy":"Background"}"#));
     assert_eq!(gone.await.status, 200);
+}
+
+#[tokio::test]
+async fn number_beyond_floats_is_400_where_it_is_read() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    for (body, expected) in [
+        (
+            r#"{"metadata":{"name":"a","generation":1e400}}"#,
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number 1e400 into Go \
+             struct field ObjectMeta.metadata.generation of type int64",
+        ),
+        (
+            r#"{"metadata":{"name":"a"},"data":{"a":1e400}}"#,
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct \
+             field ConfigMap.data of type string",
+        ),
+        (r#"{"kind":1e400}"#, "cannot unmarshal number into Go struct field .kind of type string"),
+    ] {
+        assert_bad_request(&post(&client, JSON, body).await, expected);
+    }
+    let unknown = post(&client, JSON, r#"{"metadata":{"name":"a"},"unknown":1e400}"#).await;
+    assert_eq!(unknown.status, 201, "{}", unknown.text());
+
+    super::conversion_webhooks::establish(
+        &client,
+        &super::conversion_webhooks::definition("v1", &json!({"strategy": "None"})),
+    )
+    .await;
+    for (body, version) in [
+        (r#"{"apiVersion":"example.com/v1","kind":"Route","metadata":{"name":"a"},"spec":{"x":[1e400]}}"#, "v1"),
+        (r#"{"apiVersion":"example.com/v9","kind":"Route","metadata":{"generation":1e400}}"#, "v9"),
+    ] {
+        let path = super::conversion_webhooks::V1;
+        let response = client.send_and_read(bytes_request(Method::POST, path, JSON, body)).await;
+        let expected = format!(
+            "Route in version {version:?} cannot be handled as a Route: json: cannot unmarshal number 1e400 into Go value \
+             of type float64"
+        );
+        assert_eq!(response.assert_failure(400, "BadRequest")["message"], *expected);
+    }
+}
+
+#[tokio::test]
+async fn yaml_body_with_quoted_lines_at_indentation_of_key_is_read() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let created = post(&client, YAML, "metadata:\n  name: a\ndata:\n  k: \"one\n  two\"\n").await;
+    assert_eq!((created.status.as_u16(), &created.json()["data"]["k"]), (201, &json!("one two")));
 }

@@ -183,3 +183,23 @@ async fn subresources_methods_and_versions_that_do_not_exist_are_refused() {
     let slashed = client.send_and_read(get(&format!("{CONFIG_MAPS}/m000/"), &[])).await;
     assert_eq!(slashed.status, 200);
 }
+
+#[tokio::test]
+async fn watch_with_negative_timeout_ends_at_once() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=-1");
+    let event = client.get(&path).await;
+    assert_eq!(
+        (event.status.as_u16(), event.json()),
+        (
+            200,
+            json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "context deadline exceeded", "reason": "InternalError", "code": 500}})
+        )
+    );
+    let ended = client.get(&format!("{path}&resourceVersion=0")).await;
+    assert_eq!((ended.status.as_u16(), &*ended.text()), (200, ""));
+    client.get(&format!("{path}&fieldSelector=bad%3D1")).await.assert_failure(400, "BadRequest");
+    assert_eq!(client.get(&format!("{CONFIG_MAPS}?timeoutSeconds=-1")).await.status, 200);
+}

@@ -40,6 +40,15 @@ async fn service_created_by_put_and_returned_by_delete() {
     const SERVICE: &str = "/api/v1/namespaces/default/services/s";
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
+    // A uid is that of an object that exists.
+    let of_another = json!({"metadata": {"name": "s", "uid": "abc"}, "spec": {"clusterIP": "None"}});
+    for path in [SERVICE.to_owned(), format!("{SERVICE}/status")] {
+        let refused = send_json(&client, Method::PUT, &path, &of_another).await.assert_failure(409, "Conflict");
+        let message = refused["message"].as_str().unwrap();
+        let words = "Key: /registry/services/specs/default/s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+                     UID in precondition: abc, UID in object meta: ";
+        assert!(message.ends_with(words), "{message}");
+    }
     let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None"}});
     let created = send_json(&client, Method::PUT, SERVICE, &service).await;
     assert_eq!(created.status, 201, "{}", created.text());

@@ -3,8 +3,9 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::support::client::{admin_request, get, metric_value};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
-use crate::support::fixtures::eventually;
+use crate::support::fixtures::{eventually, run_narthex};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -148,4 +149,13 @@ async fn definition_with_rules_accepted_with_flag_and_warning() {
     let warning = "299 - \"spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]: the rule is not \
                    enforced\"";
     assert_eq!(warnings, [warning]);
+    let unenforced = eventually("the status to name the definition", async || {
+        let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();
+        Some(report["storage"]["unenforcedDefinitions"].clone()).filter(|names| *names != json!([]))
+    });
+    assert_eq!(unenforced.await, json!(["foos.example.com"]));
+    assert_eq!(metric_value(&api.gateway, "narthex_unenforced_definitions").await, Some(1.0));
+    let output = run_narthex(&["status".to_owned(), format!("--admin-address={}", api.gateway.admin)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("rules (x-kubernetes-validations) are not enforced: foos.example.com"), "{text}");
 }

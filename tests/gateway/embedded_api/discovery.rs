@@ -140,3 +140,30 @@ async fn embedded_api_runtime_config_stores_optional_resources() {
     let document = client.get(&document_path(&client, "apis/apps/v1").await).await.json();
     assert!(document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"]["post"].is_object());
 }
+
+#[tokio::test]
+async fn embedded_api_discovery_has_the_field_order_of_kubernetes() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    for (path, expected) in [
+        (
+            "/api/v1",
+            r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","singularName":"configmap","namespaced":true,"kind":"ConfigMap","verbs":["#,
+        ),
+        (
+            "/apis/coordination.k8s.io/v1",
+            r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"coordination.k8s.io/v1","resources":[{"name":"leases","singularName":"lease","namespaced":true,"kind":"Lease","verbs":["#,
+        ),
+        (
+            "/apis/apiregistration.k8s.io/v1",
+            r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apiregistration.k8s.io/v1","resources":[{"name":"apiservices","singularName":"apiservice","namespaced":false,"kind":"APIService","verbs":["#,
+        ),
+    ] {
+        let text = client.get(path).await.text();
+        assert!(text.starts_with(expected), "{path}: {text:.300}");
+    }
+    let core = client.get("/api/v1").await.text();
+    assert!(core.contains(r#""shortNames":["ns"],"storageVersionHash":""#), "{core}");
+    let version = client.get("/version").await.text();
+    assert!(version.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"gitVersion\": "), "{version}");
+}

@@ -120,3 +120,28 @@ async fn empty_namespace_with_another_finalizer_has_conditions_until_it_is_final
     assert_eq!(finalized.status, 200, "{}", finalized.text());
     assert_eq!(client.get(NAMESPACE).await.status, 404);
 }
+
+#[tokio::test]
+async fn create_in_terminating_namespace_names_resource_with_group() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let object = json!({"metadata": {"name": "held"}, "spec": {"finalizers": ["example.com/own"]}});
+    assert_eq!(send_json(&client, Method::POST, "/api/v1/namespaces", &object).await.status, 201);
+    assert_eq!(client.send_and_read(request(Method::DELETE, NAMESPACE, &[], "")).await.status, 200);
+    for (path, resource) in [
+        ("/apis/coordination.k8s.io/v1/namespaces/held/leases", "leases.coordination.k8s.io"),
+        ("/api/v1/namespaces/held/configmaps", "configmaps"),
+    ] {
+        for (metadata, name) in
+            [(json!({"name": "c"}), "c"), (json!({"generateName": "g-"}), "g-"), (json!({}), "Unknown")]
+        {
+            let refused = send_json(&client, Method::POST, path, &json!({ "metadata": metadata })).await;
+            let status = refused.assert_failure(403, "Forbidden");
+            let expected = format!(
+                "{resource} {name:?} is forbidden: unable to create new content in namespace held because it is being \
+                 terminated"
+            );
+            assert_eq!((&status["message"], &status["details"]["name"]), (&json!(expected), &json!(name)));
+        }
+    }
+}

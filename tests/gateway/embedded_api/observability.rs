@@ -144,8 +144,15 @@ async fn status_shows_store_objects_and_watches() {
     assert_eq!(find("namespaces")["objects"], 4);
     let config_maps = find("configmaps");
     assert_eq!((&config_maps["objects"], &config_maps["watches"]), (&json!(1), &json!(1)), "{config_maps}");
+    // Clients ask for objects that are not there.
+    assert_eq!(client.get(&format!("{CONFIG_MAPS}/none")).await.status, 404);
+    let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();
+    assert_eq!(report["refusals"], json!([]));
+    let wait = ["status".to_owned(), "--wait".to_owned(), format!("--admin-address={}", api.gateway.admin)];
+    assert!(run_narthex(&wait).status.success());
     let output = run_narthex(&["status".to_owned(), format!("--admin-address={}", api.gateway.admin)]);
     let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("untried"), "{text}");
     assert!(text.contains(" objects stored") && text.contains("store.db: "), "{text}");
     assert!(text.lines().any(|line| line.starts_with("configmaps") && line.contains(" B ")), "{text}");
     let page = admin_request(&api.gateway, get("/", &[])).await.text();

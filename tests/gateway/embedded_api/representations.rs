@@ -179,3 +179,43 @@ async fn representation_of_watch_follows_accept() {
         (406, &"application/yaml".parse().unwrap())
     );
 }
+
+#[tokio::test]
+async fn list_items_of_builtin_kinds_have_no_type() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let object = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "data": {"kind": "k"}});
+    assert_eq!(send_json(&client, Method::POST, CONFIG_MAPS, &object).await.status, 201);
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "reason": "r"});
+    let events = "/api/v1/namespaces/default/events";
+    assert_eq!(send_json(&client, Method::POST, events, &event).await.status, 201);
+    let selected = format!("{CONFIG_MAPS}?labelSelector=x");
+    for path in [
+        selected.as_str(),
+        "/api/v1/namespaces",
+        events,
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        "/apis/apiregistration.k8s.io/v1/apiservices",
+    ] {
+        let list = client.get(path).await.json();
+        assert!(list["kind"].as_str().unwrap().ends_with("List") && list["apiVersion"].is_string(), "{path}");
+        for item in list["items"].as_array().unwrap() {
+            assert!(item["metadata"]["resourceVersion"].is_string(), "{path}: {item}");
+            assert_eq!((item.get("kind"), item.get("apiVersion")), (None, None), "{path}: {item}");
+        }
+    }
+    let yaml = client.send_and_read(get(&selected, &[("accept", "application/yaml")])).await.text();
+    assert!(yaml.starts_with("apiVersion: v1\nitems:\n- data:\n    kind: k\n  metadata:\n"), "{yaml}");
+    let partial = [("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")];
+    let partial = client.send_and_read(get(&selected, &partial)).await.json();
+    assert_eq!(partial["items"][0]["kind"], "PartialObjectMetadata");
+    let request =
+        get(&format!("{selected}&includeObject=Object"), &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")]);
+    assert_eq!(client.send_and_read(request).await.json()["rows"][0]["object"]["kind"], "ConfigMap");
+    let single = client.get(&format!("{CONFIG_MAPS}/a")).await.json();
+    assert_eq!((&single["kind"], &single["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
+    let watch = client.get(&format!("{selected}&watch=1&timeoutSeconds=1")).await.text();
+    assert!(watch.contains(r#""kind":"ConfigMap""#), "{watch}");
+    let deleted = send_json(&client, Method::DELETE, &selected, &json!({})).await.json();
+    assert_eq!((deleted["items"][0].get("kind"), &deleted["items"][0]["data"]["kind"]), (None, &json!("k")));
+}

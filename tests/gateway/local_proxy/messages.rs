@@ -71,3 +71,21 @@ async fn proxy_ambiguous_responses_refused() {
         assert!(!response.body.contains("abc"), "{path}: {response:?}");
     }
 }
+
+/// Requests that the HTTP library would refuse with an empty body.
+#[tokio::test(flavor = "multi_thread")]
+async fn proxy_malformed_requests_get_a_reason_and_a_record() {
+    let (environment, server) = environment_with_apiserver().await;
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    assert_eq!(proxy_process.get("/api?a=<b>").await.status, 200);
+    assert_eq!(server.last_request().uri.path_and_query().unwrap().as_str(), "/api?a=%3Cb%3E");
+    let long = format!("/api?a={}", "b".repeat(80_000));
+    for (path, status, part) in
+        [("/api?a=\u{7}", 400, "byte 0x07 at position 7 is not allowed"), (&long, 414, "the most are 65534")]
+    {
+        let response = proxy_process.get(path).await;
+        assert_eq!(response.status, status, "{response:?}");
+        assert!(response.body.contains("\"kind\":\"Status\"") && response.body.contains(part), "{response:?}");
+    }
+    assert_eq!(server.received().len(), 1);
+}

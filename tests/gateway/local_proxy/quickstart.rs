@@ -157,12 +157,27 @@ async fn quickstart_printed_commands_work() {
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output_text}"));
         assert_eq!(with_curl["items"], list["items"]);
     }
+    for item in list["items"].as_array().unwrap() {
+        assert_eq!(item["status"]["createdBy"], "narthex quickstart", "{item}");
+    }
+    let doors = curl[0].replace("v1/namespaces/default/greetings", "v1alpha1/doors");
+    assert_eq!(names(&run_curl_line(&doors).await), ["nave", "street"]);
     let page = first.lines("Status page: ")[0].clone();
     let address = page.trim_start_matches("Status page: http://").trim_end_matches('/').to_owned();
     let status = crate::support::fixtures::run_narthex(&["status".to_owned(), format!("--admin-address={address}")]);
-    assert!(String::from_utf8_lossy(&status.stdout).contains("v1.example.narthex.dev"));
+    assert!(String::from_utf8_lossy(&status.stdout).contains("greetings.example.narthex.dev"));
 
-    let certificate = std::fs::read(data.join("pki/admin.crt")).unwrap();
+    // Another one with the same directory ends, and leaves the files as they are.
+    let files = || ["pki/admin.crt", "admin.kubeconfig"].map(|name| std::fs::read(data.join(name)).unwrap());
+    let (before, data_dir) = (files(), format!("--data-dir={}", data.display()));
+    let arguments = ["quickstart", &data_dir, "--secure-port=0", "--admin-address="].map(str::to_owned);
+    let another = crate::support::fixtures::run_narthex(&arguments);
+    let errors = String::from_utf8_lossy(&another.stderr).into_owned();
+    assert_eq!(another.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(&format!("is in use by process {}", first.child.id())), "{errors}");
+    assert_eq!(files(), before);
+
+    let [certificate, _] = before;
     assert_eq!(first.interrupt(), (Some(0), String::new()));
 
     let second = QuickstartProcess::start(&data);

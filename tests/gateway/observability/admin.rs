@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use http::Method;
 use serde_json::{Value, json as value};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::backend::{
     Backend, BackendSettings, api_resource_list, data_frame, json_response, start_scripted_backend,
 };
 use crate::support::client::{Client, admin_request, get, metric_value, next_chunk, request};
-use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
+use crate::support::fixtures::{GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually, run_narthex};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
@@ -84,7 +84,7 @@ async fn admin_log_level_changed_at_runtime() {
     assert_eq!(admin_request(&gateway, get("/status.json", &[])).await.json()["logLevel"], "debug");
     // A failed handshake is told at this level.
     let mut socket = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
-    tokio::io::AsyncWriteExt::write_all(&mut socket, b"hello\r\n\r\n").await.unwrap();
+    socket.write_all(b"hello\r\n\r\n").await.unwrap();
     let _ = socket.read_to_end(&mut Vec::new()).await;
     gateway.wait_for_log(&["DEBUG", "TLS handshake failed"]).await;
     eventually("the failure to be counted", async || {
@@ -127,6 +127,26 @@ async fn admin_listener_rejects_foreign_host() {
     assert_eq!(admin_request(&gateway, get("/nothing", &[])).await.status, 404);
     let page = admin_request(&gateway, get("/", &[])).await;
     assert!(page.headers.contains_key("content-security-policy") && page.text().contains("<html"), "{}", page.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn admin_listener_refuses_malformed_requests_with_a_reason() {
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let long = format!("/metrics?a={}", "b".repeat(20_000));
+    for (path, status, part) in [
+        ("/metrics?a=\u{7}", "400", "byte 0x07 at position 11 is not allowed"),
+        (&long, "431", "the header has more than 8192 bytes"),
+    ] {
+        let mut socket = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
+        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        tokio::time::timeout(TEST_TIMEOUT, socket.read_to_end(&mut response)).await.unwrap().unwrap();
+        let response = String::from_utf8(response).unwrap();
+        assert_eq!(&response[9..12], status, "{response}");
+        assert!(response.contains(part), "{response}");
+        gateway.wait_for_log(&["admin listener refused a malformed request", part]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

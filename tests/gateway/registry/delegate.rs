@@ -408,3 +408,42 @@ async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
 fn last_client_name(backend: &Backend) -> String {
     backend.last_request().peer
 }
+
+/// The rules for extension API servers are not for the cluster's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn delegate_redirects_and_cookies_pass() {
+    let environment = TestEnvironment::new();
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
+    let cluster = Backend::start(&environment, settings, async |request| match request.uri().path() {
+        "/debug/pprof" => {
+            let mut redirect = response(301, "");
+            redirect.headers_mut().insert("location", "/debug/pprof/".parse().unwrap());
+            redirect.headers_mut().insert("set-cookie", "a=b".parse().unwrap());
+            redirect
+        }
+        path => apiserver_response(path, ""),
+    })
+    .await;
+    write_kubeconfig(&environment, &format!("https://{}", cluster.address));
+    let things = Backend::start(&environment, BackendSettings::default(), async |_| {
+        let mut redirect = response(302, "");
+        redirect.headers_mut().insert("location", "/elsewhere".parse().unwrap());
+        redirect
+    })
+    .await;
+    register_things(&environment, &[things.address], &[]);
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    for client in fixture.both_protocols().await {
+        let asked = || client.send_and_read(get("/debug/pprof", &[("cookie", "session=1")]));
+        eventually("the delegate to answer", async || (asked().await.status == 301).then_some(())).await;
+        let redirect = asked().await;
+        assert_eq!(
+            (&redirect.headers["location"], &redirect.headers["set-cookie"]),
+            (&"/debug/pprof/".parse().unwrap(), &"a=b".parse().unwrap())
+        );
+        assert_eq!(client_requests(&cluster).pop().unwrap().header_values("cookie"), ["session=1"]);
+        assert_eq!(client.send_and_read(get(THINGS, &[("cookie", "session=1")])).await.status, 502);
+        assert!(things.last_request().header_values("cookie").is_empty());
+    }
+}

@@ -5,6 +5,7 @@ pub(crate) mod case_sensitivity;
 pub(crate) mod connection_pool;
 pub(crate) mod cors;
 pub(crate) mod forwarding;
+pub(crate) mod malformed_requests;
 pub(crate) mod query_parameters;
 pub(crate) mod request_bodies;
 pub(crate) mod request_headers;

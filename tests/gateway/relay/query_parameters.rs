@@ -62,3 +62,22 @@ async fn duplicate_query_parameters_of_other_requests_kept() {
         assert_eq!(server.last_request().uri.query(), Some(arrived), "{sent}");
     }
 }
+
+/// `WithRequestDeadline` of a kube-apiserver stands before authentication, CORS and the health checks.
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_timeout_is_400_on_every_path() {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), ok_response).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
+        for path in ["/healthz", "/version", "/apis", "/metrics", "/openapi/v2", "/nowhere", THINGS] {
+            let status = client.get(&format!("{path}?timeout=invalid")).await.assert_failure(400, "BadRequest");
+            let message = r#"invalid timeout specified in the request URL - time: invalid duration "invalid""#;
+            assert_eq!(status["message"], message, "{path}");
+        }
+        assert_eq!(client.get("/version?timeout=5s").await.status, 200);
+        // A long-running request has no timeout.
+        assert_eq!(client.get(&format!("{THINGS}?watch=1&timeout=invalid")).await.status, 200);
+    }
+    assert_eq!(backend.received().iter().filter(|request| request.uri.path() == THINGS).count(), 2);
+}

@@ -76,6 +76,12 @@ async fn rbac_proxy_proxy_endpoints_port_serves_health() {
     }
     eventually("readiness", async || (ask("/readyz").await.status == 200).then_some(())).await;
     assert_eq!(ask("/livez").await.text(), "ok");
+    // More than the listener keeps open. Probes find a place.
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert_eq!(ask("/healthz").await.text(), "ok");
     server.stop().await;
     eventually("its end", async || (ask("/readyz").await.status == 500).then_some(())).await;
     assert_eq!(ask("/healthz").await.text(), "ok");

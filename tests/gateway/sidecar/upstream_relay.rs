@@ -468,3 +468,33 @@ async fn retry_idempotent_request_when_idle_connection_was_closed() {
         heads.lock().unwrap().clear();
     }
 }
+
+/// RFC 9113, 8.2.3: a server of HTTP/1.1 knows one line of cookies.
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_joins_cookies_of_http2_clients() {
+    let environment = TestEnvironment::new();
+    let answer = async |_| json_response(200, "{}");
+    let server = PlaintextServer::http1(ListenAddress::Port(0), answer).await;
+    let fixture = SidecarFixture::new(environment, &server.url(), &[]).await;
+    let cookies = [("cookie", "session=1"), ("cookie", "theme=dark"), ("cookie", "a=b")];
+    assert_eq!(fixture.http2().await.send_and_read(get("/app", &cookies)).await.status, 200);
+    assert_eq!(server.last_request().header_values("cookie"), ["session=1; theme=dark; a=b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_keeps_escaped_slashes_if_told() {
+    for (flag, arrives) in [
+        ("--path-with-escaped-slashes-action=unescape-and-forward", "/repos/group/project?ref=a%2Fb"),
+        ("--path-with-escaped-slashes-action=keep-unchanged", "/repos/group%2Fproject?ref=a%2Fb"),
+    ] {
+        let environment = TestEnvironment::new();
+        let answer = async |_| json_response(200, "{}");
+        let server = PlaintextServer::http1(ListenAddress::Port(0), answer).await;
+        let fixture = SidecarFixture::new(environment, &server.url(), &[flag]).await;
+        for client in fixture.both_protocols().await {
+            assert_eq!(client.get("/repos/group%2Fproject?ref=a%2Fb").await.status, 200);
+            assert_eq!(server.last_request().uri.path_and_query().unwrap().as_str(), arrives);
+            assert_eq!(client.get("/repos/%2E%2E%2Fsecret").await.status, 400);
+        }
+    }
+}

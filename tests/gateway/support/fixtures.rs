@@ -354,8 +354,17 @@ impl GatewayProcess {
 
     /// Resident memory in kB.
     pub(crate) fn resident_kilobytes(&self) -> u64 {
+        self.kilobytes("VmRSS:")
+    }
+
+    /// The most resident memory so far, in kB.
+    pub(crate) fn peak_kilobytes(&self) -> u64 {
+        self.kilobytes("VmHWM:")
+    }
+
+    fn kilobytes(&self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 }

@@ -22,4 +22,10 @@ pub(crate) fn insert_record(file: &Path, key: &str, value: &[u8]) {
     let insert = "INSERT INTO record (revision, key, created, previous, deleted, expires, crc, value)
                   VALUES (?1, ?2, ?3, 0, 0, 0, ?4, ?5)";
     assert_eq!(connection.execute(insert, row).unwrap(), 1);
+    drop(connection);
+    // SQLite removes the log. Beside a store that was in use, an empty one says that this was meant.
+    let log = format!("{}-wal", file.display());
+    if !Path::new(&log).exists() {
+        std::fs::write(log, "").unwrap();
+    }
 }

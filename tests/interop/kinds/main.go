@@ -26,7 +26,7 @@ const (
 	defaultsFile = "src/resources/builtin/testdata/defaults.jsonl"
 	strictFile   = "src/resources/builtin/testdata/strict.jsonl"
 	openapiFile  = "src/openapi/builtin/definitions.json.gz"
-	tablesFile   = "src/resources/testdata/tables.jsonl"
+	tablesFile   = "src/kinds/testdata/tables.jsonl"
 )
 
 func main() {

@@ -1,4 +1,4 @@
-//! `narthex quickstart`: the printed commands are run, and the example API is used with kubectl.
+//! `narthex quickstart`: the printed commands are run, and the custom resources are used with kubectl.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::KubectlTestFn;
 use crate::environment::{CommandResult, Kubectl, Process, RunningKubectl, TestEnvironment};
 
 pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] =
-    &[("quickstart: printed commands and example API", quickstart)];
+    &[("quickstart: printed commands and custom resources", quickstart)];
 
 fn quickstart(environment: &TestEnvironment, kubectl: &Kubectl) {
     // A path with a blank, which the printed commands must quote.
@@ -99,7 +99,7 @@ fn certificates(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     kept.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// A kind of the example API.
+/// A kind of the group `example.narthex.dev`.
 struct ResourceKind {
     plural: &'static str,
     singular: &'static str,
@@ -172,12 +172,6 @@ impl QuickstartUser<'_> {
         let step = self.with_input("diff -f -", &kind.manifest("three"));
         assert!(!step.success && step.output.contains(&format!("+  {field}: three")), "{step:?}");
 
-        let second = "apply --server-side --field-manager=second -f -";
-        self.with_input(second, &kind.manifest("three")).expect_error("conflict");
-        let step = self.with_input(&format!("{second} --force-conflicts"), &kind.manifest("three"));
-        assert!(step.ok().contains("serverside-applied"), "{step:?}");
-        assert_eq!(value(), "three");
-
         let patch = format!(r#"{{"spec":{{"{field}":"four"}}}}"#);
         self.kubectl(&format!("patch {singular} mine --type=merge -p {patch}")).ok();
         assert_eq!(value(), "four");
@@ -217,12 +211,13 @@ impl QuickstartUser<'_> {
     }
 
     fn list_everything(&self) {
-        // The group of the custom resource; those of the example are in files.
-        let step = self.kubectl("get apiservices v1.samples.narthex.dev");
-        let lines: Vec<&str> = step.ok().lines().collect();
-        let titles: Vec<&str> = lines[0].split_whitespace().collect();
-        assert_eq!(titles, ["NAME", "SERVICE", "AVAILABLE", "AGE"]);
-        assert!(lines[1].starts_with("v1.samples.narthex.dev   Local     True"), "{}", step.output);
+        let services = ["v1.example.narthex.dev", "v1alpha1.example.narthex.dev", "v1.samples.narthex.dev"];
+        let step = self.kubectl(&format!("get apiservices {}", services.join(" ")));
+        let lines: Vec<Vec<&str>> = step.ok().lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["NAME", "SERVICE", "AVAILABLE", "AGE"]);
+        for (line, service) in lines[1..].iter().zip(services) {
+            assert_eq!(line[..3], [service, "Local", "True"], "{}", step.output);
+        }
         let step = self.kubectl("api-resources --api-group=example.narthex.dev -o name");
         assert_eq!(step.ok(), "doors.example.narthex.dev\ngreetings.example.narthex.dev\n");
         let step = self.kubectl("api-versions");
@@ -230,6 +225,7 @@ impl QuickstartUser<'_> {
             assert!(step.ok().lines().any(|line| line == version), "{}", step.output);
         }
         assert!(self.kubectl("get all -o name").ok().contains("greeting.example.narthex.dev/hello"));
+        assert!(self.kubectl("get doors -o wide").ok().contains("narthex quickstart"));
         self.kubectl("version").ok();
     }
 }

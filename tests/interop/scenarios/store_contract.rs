@@ -9,6 +9,8 @@
 
 #[path = "../../../src/storage/contract.rs"]
 mod contract;
+#[path = "../../../src/storage/random_history.rs"]
+mod random_history;
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;
@@ -26,7 +28,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::contract::{StoreUnderTest, assert_contract, assert_history, steps};
+use self::contract::{StoreUnderTest, assert_contract};
+use self::random_history::{assert_history, steps};
 use super::TestFn;
 use crate::environment::{Process, TestEnvironment, call_etcd, free_port, open_etcd, peer};
 
@@ -186,7 +189,13 @@ impl Store for EtcdStore {
         }))
     }
 
-    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+    fn commit_if(
+        &self,
+        key: &Key,
+        expect: Expect,
+        mutation: Mutation,
+        conditions: Vec<CommitCondition>,
+    ) -> StoreFuture<CommitOutcome> {
         let name = BASE64.encode(key.as_str());
         let get = json!({"request_range": {"key": name}});
         let change = match &mutation {
@@ -204,7 +213,24 @@ impl Store for EtcdStore {
         };
         let compare = json!({"key": name, "target": "MOD", "mod_revision": expected.to_string()});
         let success = if is_never_met { &get } else { &change };
-        let request = json!({"compare": [compare], "success": [success], "failure": [get]});
+        let (mut compares, mut gets) = (vec![compare], vec![get.clone()]);
+        for condition in &conditions {
+            let (range, revision) = match condition {
+                CommitCondition::At(key, revision) => (json!({"key": BASE64.encode(key.as_str())}), *revision),
+                CommitCondition::Absent(key) => (json!({"key": BASE64.encode(key.as_str())}), 0),
+                // A range without keys compares as one key that does not exist.
+                CommitCondition::Empty(prefix) => {
+                    let end = BASE64.encode(prefix.end());
+                    (json!({"key": BASE64.encode(prefix.as_str()), "range_end": end}), 0)
+                }
+            };
+            let mut compare = range.clone();
+            compare["target"] = json!("MOD");
+            compare["mod_revision"] = json!(revision.to_string());
+            compares.push(compare);
+            gets.push(json!({"request_range": range}));
+        }
+        let request = json!({"compare": compares, "success": [success], "failure": gets});
         let answer = match call_etcd(self.address, "kv/txn", &request) {
             Ok(answer) => answer,
             Err(text) => return StoreFuture::ready(Err(Error::Unavailable(text.into()))),
@@ -213,6 +239,18 @@ impl Store for EtcdStore {
             let revision = number(&answer["header"]["revision"]);
             drop(self.wait_for(revision));
             return StoreFuture::ready(Ok(CommitOutcome::Committed(revision)));
+        }
+        // In the order of the conditions; a success without a change was one of theirs.
+        let failed = conditions.into_iter().enumerate().find(|(place, condition)| {
+            let found = records(&answer["responses"][place + 1]["response_range"]);
+            answer["succeeded"] != true
+                && match condition {
+                    CommitCondition::At(_, revision) => found.first().is_none_or(|one| one.revision != *revision),
+                    CommitCondition::Absent(_) | CommitCondition::Empty(_) => !found.is_empty(),
+                }
+        });
+        if let Some((_, failed)) = failed {
+            return StoreFuture::ready(Ok(CommitOutcome::ConditionFailed(failed)));
         }
         let current = records(&answer["responses"][0]["response_range"]).pop();
         StoreFuture::ready(Ok(CommitOutcome::Conflict(current)))

@@ -18,7 +18,7 @@ use crate::discovery::{Fetch, FetchError, FetchedResponse, MAX_BODY};
 use crate::egress::{Address, DialPhase, Endpoint, EndpointResponse, Pool, SendError};
 use crate::forward::{UserHeaders, endpoint_key, transport_security};
 use crate::kubeapi::User;
-use crate::message::Body;
+use crate::message::{Body, DocumentError, unpack};
 use crate::observe::metrics::Metrics;
 use crate::process::{FairBudget, Published, Reservation};
 use crate::registry::{ApiService, ClientCertificate, DELEGATE, ResolvedBackend};
@@ -65,9 +65,9 @@ impl BackendClient {
         headers: &[(http::HeaderName, &str)],
     ) -> Result<EndpointResponse, BackendCallError> {
         let wrong = |cause: String| BackendCallError { reason: "TLSConfiguration", cause, unreachable: true };
-        let ours = self.identity.as_ref().map(Published::get);
-        let wire =
-            transport_security(api_service, resolved, ours.as_ref()).map_err(|problem| wrong(problem.to_string()))?;
+        let identity = self.identity.as_ref().map(Published::get);
+        let wire = transport_security(api_service, resolved, identity.as_ref())
+            .map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&endpoint_key(api_service, resolved, address, &wire));
         if api_service.name == DELEGATE {
             self.delegate_endpoint.borrow_mut().hold(&endpoint, Instant::now());
@@ -82,18 +82,11 @@ impl BackendClient {
             request.headers_mut().insert(name, value);
         }
         self.identity_headers.apply(request.headers_mut());
-        // Retried once when a pooled connection turns out to be closed: that is no failure of the backend.
-        let mut error = match endpoint.send(request).await {
+        let error = match endpoint.send(request).await {
             Ok(sent) => return Ok(sent),
-            Err(SendError::NotSent { request, error }) if error.reason == "ConnectionClosed" => {
-                match endpoint.send(request).await {
-                    Ok(sent) => return Ok(sent),
-                    Err(error) => error,
-                }
-            }
             Err(error) => error,
         };
-        if let SendError::NotSent { error, .. } = &mut error
+        if let SendError::NotSent { error, .. } = &error
             && error.reason == "MissingSAN"
         {
             self.metrics.record_missing_san();
@@ -211,14 +204,20 @@ impl Fetch for DocumentFetcher {
 async fn read_document(
     sent: EndpointResponse,
     path: &str,
-    most: usize,
+    max_bytes: usize,
     mut reservation: Reservation,
 ) -> Result<FetchedResponse, FetchError> {
     let EndpointResponse { response, guard: mut lease, .. } = sent;
     let (parts, mut body) = response.into_parts();
     let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
-    let too_large = || FetchError::new(format!("the answer to GET {path} is larger than {} MiB", most >> 20));
-    if body.size_hint().lower() > most as u64 {
+    let too_large = || FetchError::new(format!("the answer to GET {path} is larger than {} MiB", max_bytes >> 20));
+    let too_much = || {
+        FetchError::new(format!(
+            "the answer to GET {path} is ignored: all documents being read together are larger than {} MiB",
+            DOCUMENT_MEMORY >> 20
+        ))
+    };
+    if body.size_hint().lower() > max_bytes as u64 {
         return Err(too_large());
     }
     let (mut full, mut last, mut length) = (Vec::new(), BytesMut::new(), 0);
@@ -226,16 +225,13 @@ async fn read_document(
         let frame = frame.map_err(|error| FetchError::new(format!("its response is incomplete: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
-        if length > most {
+        if length > max_bytes {
             return Err(too_large());
         }
         if last.len() + data.len() > last.capacity() {
             let capacity = length.clamp(BUFFER_SIZES.0, BUFFER_SIZES.1).max(data.len());
             if !reservation.try_grow(capacity) {
-                return Err(FetchError::new(format!(
-                    "the answer to GET {path} is ignored: all documents being read together are larger than {} MiB",
-                    DOCUMENT_MEMORY >> 20
-                )));
+                return Err(too_much());
             }
             full.push(std::mem::replace(&mut last, BytesMut::with_capacity(capacity)));
         }
@@ -248,6 +244,14 @@ async fn read_document(
         full.push(last);
         Bytes::from(full.concat())
     };
+    let packed = body.len();
+    let body = unpack(&parts.headers, body, max_bytes).map_err(|error| match error {
+        DocumentError::TooLong(_) => too_large(),
+        other => FetchError::new(format!("the answer to GET {path} is ignored: {other}")),
+    })?;
+    if body.len() > packed && !reservation.try_grow(body.len() - packed) {
+        return Err(too_much());
+    }
     Ok(FetchedResponse {
         status: parts.status.as_u16(),
         content_type: text(CONTENT_TYPE).unwrap_or_default(),

@@ -30,9 +30,9 @@ impl CertificateSources<'_> {
     pub(in crate::commands::gateway) fn certificates(&self) -> Vec<CertificateReport> {
         let mut all: Vec<CertificateReport> = self.in_use.iter().map(CertificateReport::from).collect();
         all.extend(self.identity.as_ref().map(|pair| CertificateReport::from(&**pair)));
-        let mut known: BTreeSet<String> = all.iter().map(|one| one.file.clone()).collect();
+        let mut listed_files: BTreeSet<String> = all.iter().map(|one| one.file.clone()).collect();
         for pair in self.egress_routes.identities().chain(self.apiservice_key_pairs()) {
-            if known.insert(pair.place().to_owned()) {
+            if listed_files.insert(pair.location().to_owned()) {
                 all.push(CertificateReport::from(&**pair));
             }
         }
@@ -142,9 +142,9 @@ impl CertificateExpiryCheck {
     fn record_metrics(&mut self, sources: &CertificateSources<'_>) {
         let mut gone = std::mem::take(&mut self.metric_files);
         for pair in sources.apiservice_key_pairs() {
-            gone.remove(pair.place());
-            sources.metrics.certificates().set_expiry(pair.place(), pair.not_after().as_secs());
-            self.metric_files.insert(pair.place().to_owned());
+            gone.remove(pair.location());
+            sources.metrics.certificates().set_expiry(pair.location(), pair.not_after().as_secs());
+            self.metric_files.insert(pair.location().to_owned());
         }
         gone.iter().for_each(|file| sources.metrics.certificates().remove(file));
     }

@@ -40,7 +40,7 @@ impl DelegateAvailability {
 /// The condition of the delegate. It is not probed; its condition follows from fetching its discovery.
 pub(in crate::commands::gateway) fn delegate_condition(documents: &DiscoverySnapshot) -> Arc<AvailabilityCondition> {
     let unknown = || AvailabilityCondition::unknown(SystemTime::now());
-    let source = documents.source(DELEGATE).filter(|source| source.asked);
+    let source = documents.source(DELEGATE).filter(|source| source.is_polled);
     let since = source.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
     Arc::new(match source {
         None => unknown(),
@@ -101,7 +101,7 @@ impl ApiServiceObserver {
     /// Observes the circuits of all routes. A closed circuit, as nearly all are, costs one load, so that an idle second
     /// stays cheap with many APIServices. Names are looked up only if a circuit was not closed or none is recorded.
     pub(super) fn observe_circuits<'r>(&mut self, routes: impl Iterator<Item = &'r Arc<Route>>, metrics: &Metrics) {
-        let all = self.circuits.is_empty() || self.circuits.values().any(|told| *told != CircuitState::Closed);
+        let all = self.circuits.is_empty() || self.circuits.values().any(|state| *state != CircuitState::Closed);
         for route in routes {
             if all || route.availability.circuit_state() != CircuitState::Closed {
                 self.observe_circuit(route, metrics);

@@ -96,10 +96,14 @@ impl Aggregators {
         self.openapi_v2.set_api_services(claims);
     }
 
-    fn set_catalog(&self, catalog: &Arc<ResourceCatalog>) {
-        self.discovery.set_catalog(catalog.clone());
+    /// Applies the current catalog, and acknowledges it once all documents have it: discovery is published with pauses.
+    fn set_catalog(&self, published: &Published<ResourceCatalog>) {
+        let version = published.version();
+        let catalog = published.get();
         self.openapi.set_catalog(catalog.clone());
         self.openapi_v2.local_changed();
+        let published = published.clone();
+        self.discovery.set_catalog(catalog, move || published.acknowledge(version));
     }
 
     fn refresh_now(&self, name: &str) {
@@ -115,6 +119,8 @@ impl SyncLoop {
         let mut availability_changes = self.inputs.availability.changes();
         let mut interval = tokio::time::interval(Duration::from_secs(1));
         let aggregations = self.aggregators.discovery.aggregations();
+        // Definitions are established when the documents have them.
+        self.inputs.catalog.iter().for_each(|catalog| catalog.acknowledge(0));
         loop {
             let registry = self.inputs.registry.get();
             // Documents are fetched by the table: an older one has the old addresses of moved backends.
@@ -131,8 +137,7 @@ impl SyncLoop {
                 () = self.inputs.registry.changed() => {}
                 () = self.inputs.table.changed() => {}
                 () = changed_or_pending(&mut self.inputs.catalog) => {
-                    let catalog = self.inputs.catalog.as_ref().map(Published::get);
-                    catalog.iter().for_each(|catalog| self.aggregators.set_catalog(catalog));
+                    self.inputs.catalog.iter().for_each(|catalog| self.aggregators.set_catalog(catalog));
                 }
                 changed = availability_changes.changed() => if changed.is_err() { return },
                 _ = interval.tick() => self.tick(&table),
@@ -191,7 +196,7 @@ impl SyncLoop {
 
     fn record_registry_problems(&mut self, registry: &Registry) {
         let state = &mut self.state;
-        if state.registry_problems.as_ref().is_some_and(|known| Arc::ptr_eq(known, &registry.problems)) {
+        if state.registry_problems.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, &registry.problems)) {
             return;
         }
         state.registry_problems = Some(registry.problems.clone());
@@ -255,26 +260,26 @@ impl SyncLoop {
         }
         let mut gone = std::mem::take(recorded);
         for identity in inputs.egress_routes.load().identities() {
-            let place = identity.place();
-            gone.retain(|file| file != place);
-            if recorded.iter().all(|file| file != place) {
-                metrics.set_expiry(place, identity.not_after().as_secs());
-                recorded.push(place.to_owned());
+            let location = identity.location();
+            gone.retain(|file| file != location);
+            if recorded.iter().all(|file| file != location) {
+                metrics.set_expiry(location, identity.not_after().as_secs());
+                recorded.push(location.to_owned());
             }
         }
         gone.iter().for_each(|file| metrics.remove(file));
         // Last: an egress proxy may have the same certificate.
         if let Some(identity) = &self.client.identity {
             let identity = identity.load();
-            metrics.set_expiry(identity.place(), identity.not_after().as_secs());
+            metrics.set_expiry(identity.location(), identity.not_after().as_secs());
         }
     }
 }
 
 /// The file in a problem's place, without the document number; or the name of the API server.
-fn problem_file(place: &str) -> String {
-    if let Some(source) = api_server_of_location(place) {
+fn problem_file(location: &str) -> String {
+    if let Some(source) = api_server_of_location(location) {
         return source.to_owned();
     }
-    place.split(" document ").next().unwrap_or(place).trim_end_matches(',').to_owned()
+    location.split(" document ").next().unwrap_or(location).trim_end_matches(',').to_owned()
 }

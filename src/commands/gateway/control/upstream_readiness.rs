@@ -25,7 +25,7 @@ pub(super) async fn follow(
     publisher: Publisher<UpstreamReadiness>,
     mut drain: Drain,
 ) {
-    let mut known = UpstreamReadiness::new();
+    let mut previous = UpstreamReadiness::new();
     loop {
         let now = table.get();
         let checks = now
@@ -35,7 +35,7 @@ pub(super) async fn follow(
         let found = futures_util::future::join_all(checks).await;
         let mut next = UpstreamReadiness::new();
         for (name, result) in found {
-            let condition = match (known.remove(&name), &result) {
+            let condition = match (previous.remove(&name), &result) {
                 (Some(before), Ok(())) if before.status == ConditionStatus::True => before,
                 (Some(before), Err((reason, _))) if before.reason == *reason => before,
                 (_, Ok(())) => {
@@ -55,7 +55,7 @@ pub(super) async fn follow(
             next.insert(name, condition);
         }
         let all_ready = next.values().all(|condition| condition.status == ConditionStatus::True);
-        known.clone_from(&next);
+        previous.clone_from(&next);
         publisher.publish(Arc::new(next));
         tokio::select! {
             () = tokio::time::sleep(if all_ready { CHECK_INTERVALS.0 } else { CHECK_INTERVALS.1 }) => {}
@@ -79,7 +79,7 @@ async fn check_upstream(route: &Route, dialer: &Dialer) -> Result<(), (&'static 
     let patience = route.api_service.settings.connect_timeout;
     let mut last = ("NoEndpoints", String::new());
     for address in &resolved.endpoints {
-        match dialer.open_address(&resolved.way, address, patience).await {
+        match dialer.open_address(&resolved.egress_route, address, patience).await {
             Ok(_) => return Ok(()),
             Err(error) => last = (error.reason, error.cause),
         }

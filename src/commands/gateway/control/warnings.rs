@@ -76,8 +76,8 @@ impl WarningTracker {
         let changed: BTreeSet<String> = match changes {
             Some(changes) => changes.api_services.into_iter().map(str::to_owned).collect(),
             None => {
-                let known = self.groups.values().flatten().cloned();
-                registry.api_services().map(|one| one.name.clone()).chain(known).collect()
+                let group_names = self.groups.values().flatten().cloned();
+                registry.api_services().map(|one| one.name.clone()).chain(group_names).collect()
             }
         };
         self.last_inputs = Some((registry.revision(), trust.clone()));

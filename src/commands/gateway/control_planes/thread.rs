@@ -162,20 +162,20 @@ impl ControlPlanesThread {
         let (mut added, mut changed) = (0, 0);
         for config in configs {
             let config = Arc::new(config);
-            let known = before.remove(config.name.as_str());
-            let entry = match known {
-                Some(known) if known.config.is_same(&config) => ControlPlaneEntry { config, ..known },
-                known => {
+            let previous = before.remove(config.name.as_str());
+            let entry = match previous {
+                Some(previous) if previous.config.is_same(&config) => ControlPlaneEntry { config, ..previous },
+                previous => {
                     log_warnings(&config);
-                    match &known {
+                    match &previous {
                         Some(_) => changed += 1,
                         None => added += 1,
                     }
-                    let control_plane = match known {
+                    let control_plane = match previous {
                         // It serves as before until its successor does.
-                        Some(known) if known.config.selector == config.selector => known.control_plane,
-                        known => {
-                            known.into_iter().for_each(|known| self.end(&known.control_plane));
+                        Some(previous) if previous.config.selector == config.selector => previous.control_plane,
+                        previous => {
+                            previous.into_iter().for_each(|previous| self.end(&previous.control_plane));
                             let state = ArcSwap::from_pointee(ControlPlaneState::Starting);
                             let (name, selector) = (config.name.as_str().into(), config.selector.clone());
                             Arc::new(ControlPlane { name, selector, state })

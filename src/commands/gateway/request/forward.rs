@@ -12,7 +12,9 @@ use super::limits::Admission;
 use super::response::add_warning;
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::backend_timeout;
-use crate::forward::{BackendRenewal, ForwardedBody, ForwardedHeaders, OutboundRequest, RelayOptions, WorkerBackend};
+use crate::forward::{
+    BackendRenewal, ForwardedBody, ForwardedHeaders, OutboundRequest, ResponseOptions, WorkerBackend,
+};
 use crate::kubeapi::{CanonicalPath, Status};
 use crate::message::{IncomingBody, Refusal};
 use crate::observe::access::AccessRecord;
@@ -29,7 +31,7 @@ const DELEGATE_UNAUTHORIZED: &str =
 ///
 /// # Errors
 /// 503 for an unavailable APIService, 429 for a busy one.
-pub(super) fn prepare<'r>(
+pub(super) fn admit_to_backend<'r>(
     parsed: &ParsedRequest<'r>,
     access: &Access<'_>,
     route: &Arc<Route>,
@@ -68,11 +70,12 @@ pub(super) fn prepare<'r>(
         timeout,
         circuit_permit: target.circuit_permit(),
         renewal: BackendRenewal::new(&*connection.worker, route.clone()),
-        relay: RelayOptions {
+        response_options: ResponseOptions {
             connection: &connection.handle,
             streams: &connection.worker.streams,
             streams_by_type: shared.policy.streams_by_type(),
-            reject_redirects: shared.relay.reject_redirects,
+            // As kube-aggregator, which passes on what the API server behind it answers.
+            reject_redirects: shared.responses.reject_redirects && !route.api_service.settings.owns_origin,
             permits,
         },
     };

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use serde::Serialize;
 
+use super::not_found::{as_kube_apiserver, is_kube_apiserver};
 use super::objects;
 use super::reviews::{delegation_review, self_review};
-use super::target::ParsedRequest;
+use super::target::{ParsedRequest, client_error};
+use super::timeouts::local_timeout;
 use crate::authorize::{Permit, SelfReview};
 use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::DelegationRequest;
@@ -22,7 +25,7 @@ use crate::route::Route;
 
 /// The response to a CORS preflight request, if this is one: browsers send them without credentials.
 pub(super) fn cors_preflight_response(parsed: &ParsedRequest<'_>, headers: &HeaderMap) -> Option<Response<Body>> {
-    let cors = parsed.shared.relay.cors.as_ref().filter(|_| parsed.target.method == Method::OPTIONS)?;
+    let cors = parsed.shared.responses.cors.as_ref().filter(|_| parsed.target.method == Method::OPTIONS)?;
     cors.allowed_origin(headers)?;
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -36,7 +39,7 @@ pub(super) fn cors_preflight_response(parsed: &ParsedRequest<'_>, headers: &Head
 /// 429, which also closes the connection.
 pub(super) fn check_shutdown(parsed: &ParsedRequest<'_>) -> Result<(), Refusal> {
     let shared = parsed.shared;
-    let leaving = shared.relay.send_retry_after && shared.drain.phase() == ShutdownPhase::Leaving;
+    let leaving = shared.responses.send_retry_after && shared.drain.phase() == ShutdownPhase::Leaving;
     if !leaving || parsed.path() == "/metrics" {
         return Ok(());
     }
@@ -129,7 +132,8 @@ pub(super) async fn respond(
         return Box::pin(objects::respond(parsed, permit, *request, &counter)).await;
     }
     if OpenApiV2::is_path(parsed.path()) {
-        return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers())).await;
+        let limit = local_timeout(&parsed.target.query, shared.api.settings().request_timeout).map_err(client_error)?;
+        return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers(), limit)).await;
     }
     let unbuilt = shared.documents.openapi.load().unbuilt_document(parsed.path());
     if let Some(unbuilt) = unbuilt {
@@ -156,7 +160,7 @@ fn document(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, headers: &HeaderMap
             let format = ExpositionFormat::negotiate(accept);
             return read_only(method, Response::new(shared.metrics.render(format).into()), format.content_type());
         }
-        _ => return Err(Refusal::new(Blame::Client, not_found(permit))),
+        _ => return Err(not_found(shared, permit)),
     };
     read_only(method, Response::new(text.into()), "application/json")
 }
@@ -174,24 +178,41 @@ fn read_only(
     Ok(response)
 }
 
-/// 404 for a path that no backend owns, except 403 for a Namespace.
+/// 404 for a path that no backend owns, except 403 for a Namespace without an embedded API server. The log has the reason.
 ///
 /// When an object does not exist, kubectl gets its namespace. On 404 it prints "the server could not find the requested
 /// resource", as if there were no such kind (`Info.Get` in `cli-runtime/pkg/resource`). No backend knows whether the
 /// namespace exists, so reading it is forbidden; then kubectl names the missing object.
-fn not_found(permit: &Permit<'_>) -> Status {
+fn not_found(shared: &GatewayState, permit: &Permit<'_>) -> Refusal {
     let info = permit.request();
+    let refusal = |status| Refusal::new(Blame::Client, status);
     let namespace = (info.api_group, info.api_version, info.resource, info.subresource) == ("", "v1", "namespaces", "");
     if namespace && info.verb == "get" {
         let reason = "no APIService claims v1, so no server here could allow it";
-        return Status::forbidden_to(&permit.user().name, info, reason);
+        return refusal(Status::forbidden_to(&permit.user().name, info, reason));
     }
-    let Some(group_version) = group_version(info) else { return Status::not_found() };
-    let hint = format!("no APIService claims {group_version}; kubectl get apiservices shows those that are registered");
+    let Some(group_version) = group_version(info) else {
+        return as_kube_apiserver(shared, info, refusal(Status::not_found()));
+    };
+    let list = if info.api_group.is_empty() { "/api" } else { "/apis" };
+    if info.is_resource_request && shared.documents.discovery.load().has_document_at(&format!("{list}/{group_version}"))
+    {
+        let cause = format!("{group_version} has no resource {:?}", info.resource);
+        return as_kube_apiserver(shared, info, refusal(Status::not_found()).with_cause(cause));
+    }
+    let hint = match info.api_group {
+        "authentication.k8s.io" | "authorization.k8s.io" => {
+            format!("no APIService claims {group_version}; --serve-delegation serves its reviews")
+        }
+        _ => format!("no APIService claims {group_version}; kubectl get apiservices shows those that are registered"),
+    };
+    if is_kube_apiserver(shared) {
+        return as_kube_apiserver(shared, info, refusal(Status::not_found()).with_cause(hint));
+    }
     let mut status = Status::not_found();
     // kubectl prints the message alone.
     status.message = format!("{} ({hint})", status.message);
-    status.with_cause("NoAPIService", hint)
+    refusal(status.with_cause("NoAPIService", hint))
 }
 
 /// The group and version in the path of a resource or a discovery document, if any.
@@ -224,17 +245,31 @@ const KUBERNETES: [u32; 2] = [1, 36];
 /// `version.Info` of `k8s.io/apimachinery/pkg/version`: the Kubernetes release; narthex's version is in the build
 /// metadata, which semantic versioning does not compare.
 fn version_info() -> String {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct VersionInfo {
+        major: String,
+        minor: String,
+        git_version: String,
+        git_commit: &'static str,
+        git_tree_state: &'static str,
+        build_date: &'static str,
+        go_version: &'static str,
+        compiler: &'static str,
+        platform: String,
+    }
     let [major, minor] = KUBERNETES;
-    serde_json::json!({
-        "major": major.to_string(),
-        "minor": minor.to_string(),
-        "gitVersion": format!("v{major}.{minor}.0+narthex-{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "",
-        "gitTreeState": "",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
-        "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
-    })
-    .to_string()
+    let info = VersionInfo {
+        major: major.to_string(),
+        minor: minor.to_string(),
+        git_version: format!("v{major}.{minor}.0+narthex-{}", env!("CARGO_PKG_VERSION")),
+        git_commit: "",
+        git_tree_state: "",
+        build_date: "1970-01-01T00:00:00Z",
+        go_version: "",
+        compiler: "rustc",
+        platform: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    };
+    // serde_json cannot fail on plain structs of strings.
+    serde_json::to_string_pretty(&info).unwrap_or_default()
 }

@@ -6,26 +6,29 @@ mod health;
 mod labels;
 mod limits;
 mod local;
+mod not_found;
 mod objects;
 mod response;
 mod reviews;
 mod target;
 mod timeouts;
+mod watch_socket;
 
 use std::convert::Infallible;
 use std::rc::Rc;
 
 use http::header::CONNECTION;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 pub(super) use self::response::strip_body;
 
 use self::labels::{AUDIT_ID, audit_id};
 use self::response::{ResponseBody, add_warning, finish_response, record_response};
 use self::target::{ParsedRequest, RequestTarget, client_error};
+use self::watch_socket::WatchSocket;
 use super::worker::ClientConnection;
 use crate::forward::send;
-use crate::message::{Accept, Body, IncomingBody, Refusal, respond};
+use crate::message::{Accept, Body, IncomingBody, MalformedRequest, Refusal, respond};
 use crate::observe::access::AccessRecord;
 
 /// Answers one request, with an error response if it is refused. `refusal` says that no control plane gets it.
@@ -42,9 +45,11 @@ pub(super) async fn handle(
     let audit_id = audit_id(request.headers());
     record.set_audit_id(audit_id.clone());
     let is_head = request.method() == Method::HEAD;
-    let cors = connection.worker.shared.relay.cors.as_ref();
+    let cors = connection.worker.shared.responses.cors.as_ref();
     let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
-    let result = match refusal {
+    // Malformed requests have no part that may be trusted.
+    let malformed = request.extensions().get::<MalformedRequest>().map(MalformedRequest::refusal);
+    let result = match malformed.or(refusal) {
         Some(refusal) => Err(refusal),
         None => process(&connection, request, &audit_id, &mut record).await,
     };
@@ -56,7 +61,8 @@ pub(super) async fn handle(
     if let Some(cors) = cors {
         cors.add_headers(response.headers_mut(), origin);
     }
-    if connection.is_closing() {
+    // The header of an upgrade is that of its protocol.
+    if connection.is_closing() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(if is_head { strip_body(response) } else { response })
@@ -76,6 +82,10 @@ async fn process(
     let info = target.request_info()?;
     let parsed = ParsedRequest::new(connection, &target, &info, request.headers(), audit_id);
     parsed.set_labels(&info, request.headers(), record);
+    if let Err(refusal) = parsed.check_timeout_parameter() {
+        parsed.start_audit(&info, None, request.headers(), false, record);
+        return Err(refusal);
+    }
 
     // Serve what needs no authentication: health checks, with those of the delegate if the caller may see them.
     let delegate_checks = match health::includes_delegate_checks(&parsed) {
@@ -101,10 +111,15 @@ async fn process(
 
     // Route, and forward or answer locally.
     let Some(route) = local::find_route(&parsed, access.permit.request())? else {
+        let socket = WatchSocket::accept(&parsed, access.permit.request(), &mut request)?;
         let response = local::respond(&parsed, &access.permit, delegation, request, record).await?;
-        return Ok(add_warning(response, access.warning).map(ResponseBody::Local));
+        let response = add_warning(response, access.warning);
+        return Ok(match socket {
+            Some(socket) => socket.respond(response, &connection.handle),
+            None => response.map(ResponseBody::Local),
+        });
     };
-    let (backend, outbound) = forward::prepare(&parsed, &access, route, admission, request, record)?;
+    let (backend, outbound) = forward::admit_to_backend(&parsed, &access, route, admission, request, record)?;
     let response = send(&access.permit, &backend, outbound, record).await?;
     let response = forward::add_gateway_headers(&parsed, route, response);
     Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
@@ -127,7 +142,7 @@ fn refuse(
     if status.code == 401 {
         connection.send_goaway();
     }
-    let response = respond(refusal, accept, connection.worker.shared.relay.error_format);
+    let response = respond(refusal, accept, connection.worker.shared.responses.error_format);
     record_response(record, &response);
     response
 }

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
+use super::not_found::as_kube_apiserver;
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::local_deadline;
-use crate::authorize::Permit;
+use crate::authorize::{CreateAuthorization, Permit};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
@@ -32,18 +33,30 @@ pub(super) async fn respond(
         // A kube-apiserver has no route for it.
         return Err(client_error(Status::method_not_allowed("the server does not allow HEAD of objects, only GET")));
     }
+    // The verb of `/api/v1/watch/…` does not depend on the method, which a kube-apiserver has no route for.
+    if permit.request().is_read_only() && head.method != Method::GET {
+        let text = "the server does not allow this method on the requested resource";
+        return Err(client_error(Status::method_not_allowed(text)));
+    }
     let query = &parsed.target.query;
     let deadline = match parsed.is_long_running {
         true => None,
         false => local_deadline(query, api.settings().request_timeout).map_err(client_error)?,
     };
+    let creation = CreateAuthorization::new(&parsed.shared.access.authorizer, permit);
     let responding = pin!(async {
         let reads_body = !permit.request().is_read_only();
         let body = if reads_body { read_body(body, counter).await? } else { Bytes::new() };
-        let call = ApiRequest { info: permit.request(), query, headers: &head.headers, body };
+        let hand = parsed.shared.inflight.dealer.hand(&permit.user().name);
+        let headers = &head.headers;
+        let call = ApiRequest { info: permit.request(), query, headers, body, creation: &creation, hand, deadline };
         api.respond(&call, notifier).await.map_err(|failed| {
+            if let Some(denial) = creation.take_denial() {
+                return Refusal::from(denial).with_warnings(failed.warnings);
+            }
             let blame = if failed.status.code >= 500 { Blame::Gateway } else { Blame::Client };
-            Refusal::new(blame, failed.status).with_warnings(failed.warnings)
+            let refusal = Refusal::new(blame, failed.status).with_warnings(failed.warnings);
+            as_kube_apiserver(parsed.shared, permit.request(), refusal)
         })
     });
     // A write goes on in the store.

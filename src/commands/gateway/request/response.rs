@@ -16,6 +16,8 @@ use crate::observe::access::{AccessRecord, EndReason};
 pub(super) enum ResponseBody {
     Local(Body),
     Forwarded(ForwardedBody),
+    /// An upgraded connection that is served locally, and what starts to serve it.
+    Tunnel(Box<dyn FnOnce(AccessRecord)>),
 }
 
 /// Removes the body of a response to HEAD. hyper drops it over HTTP/1.1, but sends it over HTTP/2, where it breaks
@@ -45,7 +47,12 @@ pub(super) fn add_warning<B>(mut response: Response<B>, warning: Option<&'static
 pub(super) fn finish_response(response: Response<ResponseBody>, mut record: AccessRecord) -> Response<Body> {
     let (parts, body) = response.into_parts();
     let body = match body {
-        ResponseBody::Forwarded(body) => body.relay(record),
+        ResponseBody::Forwarded(body) => body.start(record),
+        ResponseBody::Tunnel(start) => {
+            record.set_status(parts.status.as_u16());
+            start(record);
+            Body::Empty
+        }
         // A watch of what is served locally.
         ResponseBody::Local(body @ Body::Stream(_)) => {
             record.record_response_head(parts.status.as_u16(), &parts.headers, None);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
@@ -10,7 +10,7 @@ use super::labels::{known_labels, request_labels};
 use super::timeouts::client_deadline;
 use crate::commands::gateway::state::GatewayState;
 use crate::commands::gateway::worker::ClientConnection;
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
+use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Blame, Refusal, hop_by_hop};
 use crate::observe::access::AccessRecord;
 use crate::observe::audit::AuditInput;
@@ -101,6 +101,18 @@ impl<'r> ParsedRequest<'r> {
             has_no_timeout,
             deadline: if honors_timeout { client_deadline(&target.query) } else { None },
         }
+    }
+
+    /// Checks the query's `timeout` (`k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`), before anything of the
+    /// request is answered.
+    ///
+    /// # Errors
+    /// 400 for an invalid one.
+    pub(super) fn check_timeout_parameter(&self) -> Result<(), Refusal> {
+        if self.is_long_running || !self.shared.policy.validates_timeout_parameter() {
+            return Ok(());
+        }
+        duration::request_timeout(&self.target.query, Duration::MAX).map(drop).map_err(client_error)
     }
 
     /// The decoded path.

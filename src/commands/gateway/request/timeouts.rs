@@ -15,11 +15,11 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// (`kubectl --request-timeout`), which starts earlier: a response at its end would arrive too late.
 const CLIENT_TIMEOUT_MARGIN: Duration = Duration::from_millis(600);
 
-/// The client's `timeout` less the time its response needs to arrive; at most `most`, also without a `timeout`.
-fn client_timeout(query: &Query<'_>, most: Duration) -> Result<Duration, Status> {
-    let asked = duration::request_timeout(query, Duration::MAX)?;
-    let ahead = if asked == Duration::MAX { Duration::ZERO } else { CLIENT_TIMEOUT_MARGIN.min(asked / 8) };
-    Ok((asked - ahead).min(most))
+/// The client's `timeout` less the time its response needs to arrive; at most `max_timeout`, also without a `timeout`.
+fn client_timeout(query: &Query<'_>, max_timeout: Duration) -> Result<Duration, Status> {
+    let requested = duration::request_timeout(query, Duration::MAX)?;
+    let ahead = if requested == Duration::MAX { Duration::ZERO } else { CLIENT_TIMEOUT_MARGIN.min(requested / 8) };
+    Ok((requested - ahead).min(max_timeout))
 }
 
 /// The deadline from the client's `timeout`, if it has one.
@@ -28,12 +28,20 @@ pub(super) fn client_deadline(query: &Query<'_>) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// The deadline of a request that is answered locally: the client's `timeout`, at most `most`.
+/// The deadline of a request that is answered locally: the client's `timeout`, at most `max_timeout`.
 ///
 /// # Errors
 /// 400 for an invalid `timeout`.
-pub(super) fn local_deadline(query: &Query<'_>, most: Duration) -> Result<Option<Instant>, Status> {
-    Ok(Instant::now().checked_add(client_timeout(query, most)?))
+pub(super) fn local_deadline(query: &Query<'_>, max_timeout: Duration) -> Result<Option<Instant>, Status> {
+    Ok(Instant::now().checked_add(local_timeout(query, max_timeout)?))
+}
+
+/// The time limit of a request that is answered locally: the client's `timeout`, at most `max_timeout`.
+///
+/// # Errors
+/// 400 for an invalid `timeout`.
+pub(super) fn local_timeout(query: &Query<'_>, max_timeout: Duration) -> Result<Duration, Status> {
+    client_timeout(query, max_timeout)
 }
 
 /// Awaits an authentication or authorization decision until the client's deadline, if there is one.

@@ -57,7 +57,7 @@ impl BackendFiles {
 
 /// With `--serve-delegation` backends get the front-proxy CAs from the gateway; they must include the CA of its own
 /// front-proxy certificate. If the CAs come from a cluster, this is checked when they are known.
-fn check_front_proxy_trust(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> {
+fn check_front_proxy_trust(config: &GatewayConfig, identity: &KeyPair) -> Result<(), Problem> {
     if !config.serve_delegation || config.delegated_auth.lookup_auth_configmap {
         return Ok(());
     }
@@ -69,5 +69,5 @@ fn check_front_proxy_trust(config: &GatewayConfig, ours: &KeyPair) -> Result<(),
             Ok(Err(_)) | Err(_) => return Ok(()),
         },
     };
-    delegation_server::who_vouches(authorities, ours).map(|_| ())
+    delegation_server::who_vouches(authorities, identity).map(|_| ())
 }

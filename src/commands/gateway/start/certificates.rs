@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::FutureExt as _;
 
-use super::StartOptions;
 use super::access::group_filter;
 use crate::commands::gateway::control::ControlTasks;
 use crate::config::GatewayConfig;
@@ -16,7 +16,7 @@ use crate::process::{Problem, Problems, Published};
 use crate::rest::ApiServer;
 use crate::tls::server::{ClientTrust, ClusterTrust, ServingFiles, ServingReaders};
 use crate::tls::{
-    CertificateKind, ClientIdentity, GeneratedCertificates, KeyPair, ManagedCertificate, PairFiles,
+    CertificateKind, ClientIdentity, GeneratedCertificates, KeyPair, KeyType, ManagedCertificate, PairFiles,
     RequestedCertificate, serving_names,
 };
 
@@ -30,6 +30,8 @@ pub(super) struct Certificates {
     front_proxy_ca: Option<PathBuf>,
     /// The administrator's kubeconfig, if it is generated.
     pub(super) kubeconfig: Option<PathBuf>,
+    /// The generated certificates; none for a control plane.
+    generated: Option<Arc<GeneratedCertificates>>,
 }
 
 impl Certificates {
@@ -42,11 +44,11 @@ impl Certificates {
         address: SocketAddr,
         serving: &mut ServingFiles,
         identity: Option<(ClientIdentity, Published<KeyPair>)>,
-        options: StartOptions,
+        key_type: KeyType,
         tasks: &mut ControlTasks,
     ) -> Result<Certificates, Problems> {
-        let defaults = default_certificates(config, address, options);
-        let generated = defaults.generated;
+        let defaults = default_certificates(config, address, key_type);
+        let generated = Arc::new(defaults.generated);
         generated.ensure(SystemTime::now())?;
         let request = config.serving.certificate_request.as_ref().map(|request| {
             let pending = RequestedCertificate::new(generated.store().clone(), request.names.clone());
@@ -62,8 +64,16 @@ impl Certificates {
         let identity = identity.map(|identity| follow_identity(identity, tasks));
         let front_proxy_ca = generated.store().authority_files(CertificateKind::RequestHeader).certificate;
         let front_proxy_ca = config.backends.proxy_client.is_none().then_some(front_proxy_ca);
-        tasks.add("generated-certificates", move |context| generated.renew(context.drain));
-        Ok(Certificates { identity, request, front_proxy_ca, kubeconfig: defaults.kubeconfig })
+        let renewed = generated.clone();
+        tasks.add("generated-certificates", move |context| renewed.renew(context.drain));
+        let (kubeconfig, generated) = (defaults.kubeconfig, Some(generated));
+        Ok(Certificates { identity, request, front_proxy_ca, kubeconfig, generated })
+    }
+
+    /// The files to write once nothing can prevent the start any more.
+    pub(super) fn kubeconfig_writer(&self) -> impl FnOnce() -> Result<(), Problem> + use<> {
+        let generated = self.generated.clone();
+        move || generated.map_or(Ok(()), |generated| generated.write_kubeconfig())
     }
 
     /// The certificates of a control plane: its own front-proxy certificate if it has one, else that of the gateway.
@@ -79,7 +89,7 @@ impl Certificates {
             None if config.is_sidecar() => (None, None),
             None => (self.identity.clone(), self.front_proxy_ca.clone()),
         };
-        Certificates { identity, request: None, front_proxy_ca, kubeconfig: None }
+        Certificates { identity, request: None, front_proxy_ca, kubeconfig: None, generated: None }
     }
 
     /// Publishes the ConfigMap by which backends verify the gateway and clients, with `--serve-delegation`.
@@ -152,13 +162,13 @@ struct DefaultCertificates {
     kubeconfig: Option<PathBuf>,
 }
 
-fn default_certificates(config: &GatewayConfig, address: SocketAddr, options: StartOptions) -> DefaultCertificates {
+fn default_certificates(config: &GatewayConfig, address: SocketAddr, key_type: KeyType) -> DefaultCertificates {
     let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
     let named = &config.serving.tls;
     let own_serving = named.pair.is_none() && named.named.is_empty() && named.in_memory_names.is_empty();
     // If a cluster defines the client CAs, no client CA is generated.
     let own_clients = named.client_ca.is_none() && !config.delegated_auth.lookup_auth_configmap && !config.is_sidecar();
-    let mut wanted = options.certificates;
+    let mut wanted = Vec::new();
     if own_serving {
         wanted.push(ManagedCertificate::serving(&serving_names(Some(address.ip()))));
     }
@@ -168,7 +178,7 @@ fn default_certificates(config: &GatewayConfig, address: SocketAddr, options: St
     if config.backends.proxy_client.is_none() && !config.is_sidecar() {
         wanted.push(ManagedCertificate::front_proxy());
     }
-    let mut made = GeneratedCertificates::new(directory, wanted);
+    let mut made = GeneratedCertificates::new(directory, wanted).with_key_type(key_type);
     let store = made.store();
     let serving = own_serving.then(|| store.files("serving"));
     let client_ca = own_clients.then(|| store.authority_files(CertificateKind::Client).certificate);

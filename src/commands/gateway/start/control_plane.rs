@@ -70,6 +70,7 @@ impl ControlPlaneBuilder {
                 ControlPlaneSelector::Hosts(_) => None,
                 ControlPlaneSelector::PathPrefix(prefix) => Some(prefix.as_str().into()),
             },
+            store: None,
             tasks,
             threads: TaskThreads::Shared(self.threads.clone(), number % cores.min(MAX_SHARED_THREADS)),
             drain,

@@ -12,12 +12,12 @@ use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
-use crate::process::{Drain, Problem, Published, ShutdownPhase};
+use crate::process::{Drain, HelpTopic, Problem, Published, ShutdownPhase};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::{ApiServer, DefinitionController, WebhookClient, WebhookThread, create_initial_objects};
+use crate::rest::{ApiServer, CrdController, WebhookClient, WebhookThread, create_initial_objects};
 use crate::route::RouteTable;
-use crate::storage::{LocalStore, LocalStoreSettings, StoreMonitor};
+use crate::storage::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 
 /// Interval of dropping history that is too old.
@@ -36,30 +36,51 @@ pub(super) struct EmbeddedApi {
     pub(super) check: HealthCheck,
 }
 
-/// Opens the store of `--embedded-api` and starts its thread; none without the flag. When this returns, the system
-/// namespaces exist.
+/// Opens the store of `--embedded-api`; none without the flag.
+///
+/// # Errors
+/// The store is in use, damaged, or cannot be read or written.
+pub(super) fn open_store(config: &GatewayConfig) -> Result<Option<LocalStore>, Problem> {
+    let Some(embedded) = &config.embedded_api else { return Ok(None) };
+    if let Some(directory) = embedded.store_file.parent() {
+        std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
+    }
+    let settings =
+        LocalStoreSettings { synchronizes: embedded.synchronizes, ..LocalStoreSettings::new(&embedded.store_file) };
+    LocalStore::open(settings).map(Some).map_err(|error| store_problem(&error))
+}
+
+/// The problem of a store that cannot be opened.
+pub(super) fn store_problem(error: &OpenError) -> Problem {
+    let problem = Problem::new("--embedded-api", error);
+    if error.is_damage() { problem.with_help(HelpTopic::StoreDamaged) } else { problem }
+}
+
+/// Opens the store of `--embedded-api`, unless it is open, and starts its thread; none without the flag. When this
+/// returns, the system namespaces exist.
 ///
 /// # Errors
 /// The store cannot be opened or written.
 pub(super) fn start_embedded_api(
     config: &GatewayConfig,
+    open: Option<LocalStore>,
     own: SocketAddr,
     egress: &EgressSettings,
     drain: &Drain,
 ) -> Result<Option<EmbeddedApi>, Problem> {
     let metrics = &egress.metrics;
     let Some(embedded) = &config.embedded_api else { return Ok(None) };
-    let mut settings = LocalStoreSettings::new(&embedded.store_file);
-    settings.synchronizes = embedded.synchronizes;
-    let clock = settings.clock.clone();
+    // A wall clock that jumps would drop the history.
+    let clock = monotonic_clock();
     let refuse = |why: &dyn std::fmt::Display| Problem::new("--embedded-api", why);
-    if let Some(directory) = embedded.store_file.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
-    }
-    let store = LocalStore::open(settings).map_err(|error| refuse(&error))?;
+    let store = match open {
+        Some(store) => store,
+        None => open_store(config)?.ok_or_else(|| refuse(&"no store"))?,
+    };
     let monitor = store.monitor().clone();
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
-    let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone());
+    let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone())
+        .with_compute_metrics(metrics.compute().clone());
     let api = match stored_services(config, &api) {
         Some(services) => {
             api.with_conversion_webhooks(start_webhooks(services, own, egress)?, metrics.conversion().clone())
@@ -71,7 +92,7 @@ pub(super) fn start_embedded_api(
     let (sender, created) = channel();
     let (first, mut drain) = (api.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
-        let definitions = match DefinitionController::start(first.clone()).await {
+        let definitions = match CrdController::start(first.clone()).await {
             Ok(definitions) => definitions,
             Err(status) => return drop(sender.send(Err(status))),
         };
@@ -147,6 +168,7 @@ fn count_storage(
             revision: monitor.revision(),
             compacted: monitor.compacted(),
             refusal: monitor.refusal().map(|error| error.to_string()),
+            unenforced_definitions: api.unenforced_definitions(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
         }
     });

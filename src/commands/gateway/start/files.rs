@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use rustls_pki_types::UnixTime;
 
 use super::backend_files::{BackendFiles, ReadPurpose};
+use super::embedded_api::store_problem;
 use super::findings::ReadableFiles;
 use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::AuthenticationConfigFile;
@@ -14,6 +15,7 @@ use crate::authorize::{self, PolicyFile, RbacPolicy};
 use crate::commands::gateway::audit_setup::AuditFiles;
 use crate::commands::gateway::review_thread::Kubeconfigs;
 use crate::commands::gateway::settings;
+use crate::commands::store::check_content as check_store_content;
 use crate::commands::{print_warnings, report_problems};
 use crate::config::control_planes::{self, ControlPlaneConfig};
 use crate::config::gateway::AttributeSource;
@@ -67,6 +69,9 @@ pub(super) struct AuthorizationFiles {
 
 fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, EgressRoutes), Problems> {
     let environment = config.backends.environment_proxies.clone();
+    if let Some(environment) = &environment {
+        environment.log_use();
+    }
     match config.backends.egress.clone() {
         None => Ok((None, EgressRoutes::from_environment(environment.as_ref())?)),
         Some(path) => {
@@ -135,7 +140,10 @@ impl GatewayFiles {
         let admin_token = problems.collect(admin_token.transpose()).flatten();
         let egress = problems.collect(egress_routes(config));
         let store = config.embedded_api.as_ref().map(|embedded| check_store_file(&embedded.store_file));
-        problems.collect(store.transpose().map_err(|error| Problem::new("--embedded-api", error)));
+        let is_whole = problems.collect(store.transpose().map_err(|error| store_problem(&error))).is_some();
+        if let (ReadPurpose::Check, true, Some(embedded)) = (purpose, is_whole, &config.embedded_api) {
+            problems.collect(check_store_content(&embedded.store_file));
+        }
         let control_planes = problems.collect(control_planes(purpose, config)).flatten();
         let egress_routes = egress.as_ref().map(|(_, routes)| routes);
         if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {

@@ -41,8 +41,8 @@ impl ReadableFiles<'_> {
         let upstreams =
             upstreams.iter().flat_map(|(_, upstreams)| upstreams).map(|upstream| upstream.api_service.clone());
         for one in registered.chain(upstreams) {
-            let place = registry.as_ref().and_then(|(directory, _)| directory.place_of(&one.name));
-            backend_findings(&one, place.as_deref(), now, &mut found);
+            let location = registry.as_ref().and_then(|(directory, _)| directory.location_of(&one.name));
+            backend_findings(&one, location.as_deref(), now, &mut found);
         }
         if let Some((_, delegate)) = delegate {
             backend_findings(delegate, None, now, &mut found);
@@ -56,8 +56,9 @@ impl ReadableFiles<'_> {
         // Several APIServices often have the same CA bundle, and a kubeconfig adds its own name to a file: one finding.
         let mut news: Vec<Problem> = Vec::new();
         for problem in found {
-            let is =
-                |known: &Problem| known.location == problem.location && problem.message.starts_with(&known.message);
+            let is = |earlier: &Problem| {
+                earlier.location == problem.location && problem.message.starts_with(&earlier.message)
+            };
             if !news.iter().any(is) {
                 news.push(problem);
             }
@@ -66,11 +67,11 @@ impl ReadableFiles<'_> {
     }
 }
 
-/// `place` is where an APIService of the directory stands.
-fn backend_findings(backend: &ApiService, place: Option<&str>, now: UnixTime, found: &mut Vec<Problem>) {
+/// `location` is where an APIService of the directory stands.
+fn backend_findings(backend: &ApiService, location: Option<&str>, now: UnixTime, found: &mut Vec<Problem>) {
     let bundle = backend.ca_bundle.iter().flat_map(|bundle| bundle.validity_problems(now));
-    found.extend(bundle.map(|problem| match place {
-        Some(place) => Problem { location: place.to_owned(), field: "spec.caBundle".to_owned(), ..problem },
+    found.extend(bundle.map(|problem| match location {
+        Some(location) => Problem { location: location.to_owned(), field: "spec.caBundle".to_owned(), ..problem },
         None => problem,
     }));
     if let ClientCertificate::Dedicated(pair) = &backend.client_certificate {

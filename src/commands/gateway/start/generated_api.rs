@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::commands::gateway::state::DelegateScope;
 use crate::config::GatewayConfig;
+use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
-use crate::rest::{ApiServer, ApiServerSettings, ValidationSettings};
-use crate::storage::{MemoryStore, system_clock};
+use crate::rest::{ApiServer, ApiServerSettings};
+use crate::storage::{MemoryStore, monotonic_clock, system_clock};
 use crate::watch_cache::{Collections, HistoryLimits};
 
 /// Number of changes that are kept for watches.
@@ -23,9 +24,8 @@ const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 /// ConfigMap for backends. It has no objects yet.
 pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Drain) -> ApiServer {
     // Greater than those of an earlier process: a client that resumes a watch is told to list again, and does not wait.
-    let clock = system_clock();
-    let store = MemoryStore::starting_at(clock(), MAX_CHANGES);
-    let collections = Collections::new(Arc::new(store), HISTORY_LIMITS, clock);
+    let store = MemoryStore::starting_at(system_clock()(), MAX_CHANGES);
+    let collections = Collections::new(Arc::new(store), HISTORY_LIMITS, monotonic_clock());
     let settings = ApiServerSettings {
         event_ttl: Duration::ZERO,
         min_request_timeout: MIN_REQUEST_TIMEOUT,

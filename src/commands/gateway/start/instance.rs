@@ -17,7 +17,7 @@ use crate::commands::gateway::handshake_log::HandshakeLog;
 use crate::commands::gateway::request_policy::RequestPolicy;
 use crate::commands::gateway::review_thread::DelegatedAuth;
 use crate::commands::gateway::settings::EgressSettings;
-use crate::commands::gateway::state::{DelegateScope, Documents, GatewayState, InflightPools, RelaySettings};
+use crate::commands::gateway::state::{DelegateScope, Documents, GatewayState, InflightPools, ResponseSettings};
 use crate::commands::threads::TaskThreads;
 use crate::config::GatewayConfig;
 use crate::discovery::{DiskCache, LocalGroups};
@@ -45,6 +45,8 @@ pub(super) struct InstanceInputs {
     pub(super) address: SocketAddr,
     /// The prefix that clients put before its paths.
     pub(super) path_prefix: Option<Arc<str>>,
+    /// The store of the embedded API server, if it is open already.
+    pub(super) store: Option<LocalStore>,
     pub(super) tasks: ControlTasks,
     pub(super) threads: TaskThreads,
     pub(super) drain: Drain,
@@ -67,7 +69,7 @@ impl Instance {
     /// Failures after the files are read.
     pub(super) fn start(config: &GatewayConfig, inputs: InstanceInputs) -> Result<Instance, Problems> {
         let InstanceInputs { files, mut certificates, shared_trust, auditor, access_log, egress, .. } = inputs;
-        let InstanceInputs { tracer, address, path_prefix, mut tasks, threads, drain, .. } = inputs;
+        let InstanceInputs { tracer, address, path_prefix, store, mut tasks, threads, drain, .. } = inputs;
         let metrics = egress.metrics.clone();
         let (authorization, chain_watcher) = files.authorization.publish(config, &metrics, &mut tasks)?;
         let signing_request = certificates.request.take();
@@ -85,7 +87,7 @@ impl Instance {
             authorization,
             (auditor, &metrics, &mut tasks),
         )?;
-        let embedded = start_embedded_api(config, address, &egress, &drain)?;
+        let embedded = start_embedded_api(config, store, address, &egress, &drain)?;
         let serves_delegation = config.serve_delegation && certificates.identity.is_some();
         let api = match &embedded {
             Some(embedded) => embedded.api.clone(),
@@ -130,7 +132,7 @@ impl Instance {
             api,
             delegate: DelegateScope::new(config),
             health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
-            relay: RelaySettings::new(config),
+            responses: ResponseSettings::new(config),
             policy,
             inflight: InflightPools::new(config),
             review_turns: Default::default(),

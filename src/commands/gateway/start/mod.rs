@@ -23,6 +23,7 @@ pub(in crate::commands) use self::files::prepare;
 
 use self::certificates::Certificates;
 use self::control_plane::ControlPlaneBuilder;
+use self::embedded_api::open_store;
 use self::instance::{Instance, InstanceInputs};
 use self::workers::Listeners;
 use super::control::ControlTasks;
@@ -32,7 +33,7 @@ use super::request_observers::RequestObservers;
 use super::settings::EgressSettings;
 use super::state::GatewayState;
 use super::status;
-use crate::admin::{self, AdminTokenConfig};
+use crate::admin::{self, AdminSocket, AdminTokenConfig};
 use crate::commands::threads::TaskThreads;
 use crate::config::GatewayConfig;
 use crate::egress::{EgressConfigFile, EgressRoutes};
@@ -40,38 +41,36 @@ use crate::observe::access::AccessLog;
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Problems, Published};
-use crate::tls::ManagedCertificate;
+use crate::tls::KeyType;
 
-/// Options for commands that embed a gateway.
-#[derive(Default)]
-pub struct StartOptions {
-    /// Further generated certificates to maintain.
-    pub certificates: Vec<ManagedCertificate>,
-}
-
-/// Starts the gateway with the files read. Once this has returned, clients can connect.
+/// Starts the gateway with the files read; generated keys are of `key_type`. Once this has returned, clients can
+/// connect.
 ///
 /// # Errors
 /// Failures after the files are read, for example a port in use or certificates that cannot be generated.
 pub fn start(
     config: &GatewayConfig,
     mut files: GatewayFiles,
-    options: StartOptions,
+    key_type: KeyType,
     log_level: LogLevel,
 ) -> Result<GatewayHandle, Problems> {
     let (drainer, drain) = Drain::new();
     let (metrics, mut tasks) = (Metrics::new(), ControlTasks::default());
-    // Bind first: the kubeconfig contains the port, and a port in use is the most likely failure.
+    // Bind first, then lock: these are the likely failures, and a process that cannot start writes no file. Another one
+    // may use the same.
     let listeners = Listeners::bind(config)?;
     let address = listeners.address;
+    let admin_socket = config.observability.admin_address.map(AdminSocket::bind).transpose()?;
+    let store = open_store(config)?;
     let identity = files.instance.backends.identity.take();
-    let certificates = Certificates::load(config, address, &mut files.instance.serving, identity, options, &mut tasks)?;
+    let certificates =
+        Certificates::load(config, address, &mut files.instance.serving, identity, key_type, &mut tasks)?;
     let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
     let (egress_files, admin_token, control_planes) = (files.egress, files.admin_token, files.control_planes);
     let egress = publish_egress(config, egress_files, &metrics, &mut tasks);
     let RequestObservers { auditor, tracer, shutdown: observers } =
         RequestObservers::start(files.audit, files.tracing.as_ref(), &egress, &metrics, &mut tasks)?;
-    let kubeconfig = certificates.kubeconfig.clone();
+    let (kubeconfig, write_kubeconfig) = (certificates.kubeconfig.clone(), certificates.kubeconfig_writer());
     let of_control_planes = certificates.for_control_plane(config, None, &mut tasks);
     let inputs = InstanceInputs {
         files: files.instance,
@@ -83,6 +82,7 @@ pub fn start(
         egress: egress.clone(),
         address,
         path_prefix: None,
+        store,
         tasks,
         threads: TaskThreads::Own,
         drain: drain.clone(),
@@ -123,7 +123,9 @@ pub fn start(
         health,
         control_planes,
     };
-    let admin = start_admin(config, &shared, inputs, admin_token)?;
+    // Before the admin listener says that the gateway is ready.
+    write_kubeconfig()?;
+    let admin = start_admin(admin_socket, &shared, inputs, admin_token)?;
     log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), kubeconfig.as_deref());
     let lease_release = routing.lease_release;
     let shutdown_handles = ShutdownHandles { access: access_log, observers, lease_release, store };
@@ -146,16 +148,16 @@ fn publish_egress(
 
 /// Starts the admin listener, if it is configured.
 fn start_admin(
-    config: &GatewayConfig,
+    socket: Option<AdminSocket>,
     shared: &Arc<GatewayState>,
     inputs: status::StatusInputs,
     token: Option<(admin::AdminTokenFile, admin::AdminToken)>,
 ) -> Result<Option<admin::AdminListener>, Problem> {
-    let Some(address) = config.observability.admin_address else { return Ok(None) };
+    let Some(socket) = socket else { return Ok(None) };
     let token = token.map(|(file, token)| {
         AdminTokenConfig::new(file, token, inputs.file_errors.reporter("admin-token"), shared.drain.clone())
     });
-    admin::spawn(address, status::admin_state(shared, inputs, token)).map(Some)
+    admin::spawn(socket, status::admin_state(shared, inputs, token)).map(Some)
 }
 
 fn log_addresses(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAddr>, kubeconfig: Option<&Path>) {

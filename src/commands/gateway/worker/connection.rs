@@ -65,7 +65,7 @@ impl ClientConnection {
     /// Sends GOAWAY to anonymous clients and to a share of the others (`--goaway-chance`;
     /// `k8s.io/apiserver/pkg/server/filters/goaway.go`).
     pub(in crate::commands::gateway) fn send_goaway_by_chance(&self, is_anonymous: bool) {
-        let chance = self.worker.shared.relay.goaway_chance;
+        let chance = self.worker.shared.responses.goaway_chance;
         if chance > 0.0 && fastrand::f64() < chance || is_anonymous {
             self.send_goaway();
         }

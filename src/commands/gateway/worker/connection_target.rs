@@ -112,18 +112,19 @@ impl ControlPlaneConnections {
 
     fn connection(&self, workers: &ControlPlaneWorkers, instance: &ControlPlaneInstance) -> Rc<ClientConnection> {
         let is_its = |of: &Rc<ClientConnection>| Arc::ptr_eq(&of.worker.shared, &instance.parts.shared);
-        let mut known = self.by_control_plane.borrow_mut();
-        match known.iter().position(is_its) {
+        let mut connections = self.by_control_plane.borrow_mut();
+        match connections.iter().position(is_its) {
             Some(0) => {}
-            Some(position) => known.swap(0, position),
+            Some(position) => connections.swap(0, position),
             None => {
                 // Those of ended control planes stay until their requests end.
-                known.retain(|of| of.worker.shared.drain.phase() == ShutdownPhase::Serving || Rc::strong_count(of) > 1);
+                connections
+                    .retain(|of| of.worker.shared.drain.phase() == ShutdownPhase::Serving || Rc::strong_count(of) > 1);
                 let worker = workers.worker(&self.workers.gateway, instance);
-                known.insert(0, ClientConnection::new(worker, self.accepted.clone()));
+                connections.insert(0, ClientConnection::new(worker, self.accepted.clone()));
             }
         }
-        known[0].clone()
+        connections[0].clone()
     }
 }
 

@@ -47,15 +47,16 @@ impl HeaderCache {
         host: Option<HeaderValue>,
         make: impl FnOnce(Option<&HeaderValue>) -> Result<ConnectionHeaders, Refusal>,
     ) -> Result<Rc<ConnectionHeaders>, Refusal> {
-        let place = (connection % SLOTS as u64) as usize;
-        let is_it =
-            |kept: &&CachedHeaders| kept.connection == connection && Arc::ptr_eq(&kept.user, user) && kept.host == host;
-        if let Some(kept) = self.slots.borrow()[place].as_ref().filter(is_it) {
-            return Ok(kept.headers.clone());
+        let slot = (connection % SLOTS as u64) as usize;
+        let is_it = |cached: &&CachedHeaders| {
+            cached.connection == connection && Arc::ptr_eq(&cached.user, user) && cached.host == host
+        };
+        if let Some(cached) = self.slots.borrow()[slot].as_ref().filter(is_it) {
+            return Ok(cached.headers.clone());
         }
         let signature = Rc::new(make(host.as_ref())?);
         let signed = CachedHeaders { connection, user: user.clone(), host, headers: signature.clone() };
-        self.slots.borrow_mut()[place] = Some(signed);
+        self.slots.borrow_mut()[slot] = Some(signed);
         Ok(signature)
     }
 }

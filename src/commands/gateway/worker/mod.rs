@@ -83,19 +83,19 @@ impl ConnectionLimits {
 }
 
 impl GatewayWorker {
-    /// A worker with at most `most` connections to backends.
+    /// A worker with at most `limits` connections to backends.
     pub(super) fn new(
         shared: Arc<GatewayState>,
         reports: Rc<access::WorkerRecorder>,
         dialer: Dialer,
-        most: ConnectionLimits,
+        limits: ConnectionLimits,
     ) -> Rc<GatewayWorker> {
         Rc::new(GatewayWorker {
             notifier: shared.api.collections().notifier(),
             shared,
             reports,
             streams: LongRunningResponses::default(),
-            pool: Pool::new(dialer).with_max_per_endpoint(most.per_endpoint).with_max_per_api_service(most.total),
+            pool: Pool::new(dialer).with_max_per_endpoint(limits.per_endpoint).with_max_per_api_service(limits.total),
             backends: RefCell::default(),
             header_cache: HeaderCache::default(),
             identity_cache: RefCell::default(),
@@ -113,16 +113,16 @@ impl GatewayWorker {
 
     fn route_backend(&self, route: &Arc<Route>) -> Result<Rc<WorkerBackend>, Refusal> {
         let mut backends = self.backends.borrow_mut();
-        let ours = self.shared.identity.as_ref().map(Published::load);
-        let ours = ours.as_deref();
-        if backends.client_certificate.as_ref().map(Arc::as_ptr) != ours.map(Arc::as_ptr) {
-            *backends = BackendCache { client_certificate: ours.cloned(), by_route: HashMap::new() };
+        let identity = self.shared.identity.as_ref().map(Published::load);
+        let identity = identity.as_deref();
+        if backends.client_certificate.as_ref().map(Arc::as_ptr) != identity.map(Arc::as_ptr) {
+            *backends = BackendCache { client_certificate: identity.cloned(), by_route: HashMap::new() };
         }
         if let Some((_, backend)) = backends.by_route.get(&Arc::as_ptr(route)) {
             return Ok(backend.clone());
         }
-        let history = self.endpoint_watches.borrow_mut().entry(route.api_service.name.clone()).or_default().clone();
-        let made = WorkerBackend::new(route, ours, &history, &self.pool, self.reports.metrics());
+        let watches = self.endpoint_watches.borrow_mut().entry(route.api_service.name.clone()).or_default().clone();
+        let made = WorkerBackend::new(route, identity, &watches, &self.pool, self.reports.metrics());
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
             let status = Status::internal_error(format!("{} cannot be reached safely", DisplayName(name)))
@@ -186,9 +186,10 @@ impl GatewayWorker {
     pub(super) fn sweep(&self) {
         self.pool.sweep();
         let table = self.shared.table.get();
-        let known =
-            |route: &Arc<Route>| table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route));
-        self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
+        let is_current = |route: &Arc<Route>| {
+            table.by_name(&route.api_service.name).is_some_and(|current| Arc::ptr_eq(current, route))
+        };
+        self.backends.borrow_mut().by_route.retain(|_, (route, _)| is_current(route));
         self.drain_watches(&table);
         // Users held only by the cache have no running request.
         self.identity_cache.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
@@ -220,7 +221,7 @@ impl GatewayWorker {
 
     /// Records the connections to backends in the metrics.
     fn record_metrics(&self) {
-        let mut told = self.connection_counts.borrow_mut();
+        let mut connection_counts = self.connection_counts.borrow_mut();
         let mut gone = std::mem::take(&mut *self.ejected.borrow_mut());
         let mut now: HashMap<BackendConnectionKey, (Rc<metrics::EndpointMetrics>, usize)> = HashMap::new();
         for (_, backend) in self.backends.borrow().by_route.values() {
@@ -251,10 +252,10 @@ impl GatewayWorker {
         for (service, address) in gone.into_keys() {
             self.shared.metrics.remove_endpoint(&service, &address);
         }
-        told.retain(|key, _| now.contains_key(key));
+        connection_counts.retain(|key, _| now.contains_key(key));
         for (key, (counts, count)) in now {
             let (protocol, state) = (key.2, key.3);
-            told.entry(key).or_default().resize_with(count, || counts.count_connection(protocol, state));
+            connection_counts.entry(key).or_default().resize_with(count, || counts.count_connection(protocol, state));
         }
     }
 }
@@ -268,6 +269,6 @@ impl BackendSource for GatewayWorker {
 /// Whether ended watches could be served again: the APIService is not known to be unavailable, and not all of its
 /// current endpoints are ejected, according to any worker or to this one.
 fn can_serve(route: &Arc<Route>, backends: &BackendCache) -> bool {
-    let known = backends.by_route.get(&Arc::as_ptr(route)).map(|(_, backend)| backend);
-    route.is_serving() && known.is_none_or(|backend| backend.endpoints().any(|(_, _, out)| !out))
+    let cached = backends.by_route.get(&Arc::as_ptr(route)).map(|(_, backend)| backend);
+    route.is_serving() && cached.is_none_or(|backend| backend.endpoints().any(|(_, _, out)| !out))
 }

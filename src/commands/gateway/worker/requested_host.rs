@@ -59,8 +59,8 @@ pub(super) fn requested_host<B>(request: &Request<B>) -> Result<Option<&str>, St
 
 /// Validates `host`; called once per new host of a connection.
 pub(super) fn validate_host(host: &str) -> Result<(), Status> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!$%&'()*+-.:;=[]_~".contains(&byte);
-    if host.bytes().all(known) { Ok(()) } else { Err(malformed()) }
+    let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!$%&'()*+-.:;=[]_~".contains(&byte);
+    if host.bytes().all(is_host_byte) { Ok(()) } else { Err(malformed()) }
 }
 
 fn malformed() -> Status {

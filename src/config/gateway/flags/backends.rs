@@ -59,7 +59,7 @@ pub static BACKENDS: FlagGroup = FlagGroup {
             "aggregator-reject-forwarding-redirect",
             FlagKind::Switch,
             "true",
-            "Answer 502 when a backend answers with a redirect",
+            "Answer 502 when the backend of an APIService answers with a redirect; those of --delegate-kubeconfig pass",
         ),
         Flag::new(
             "egress-selector-config-file",

@@ -18,9 +18,9 @@ pub struct ConnectionGuard {
 }
 
 enum GuardedConnection {
-    Http1 { endpoint: Rc<Endpoint>, line: Http1Connection },
+    Http1 { endpoint: Rc<Endpoint>, connection: Http1Connection },
     Http2 { upload: Option<UploadTask>, _stream: ActiveStream },
-    Dedicated { _line: Http1Connection },
+    Dedicated { _connection: Http1Connection },
     Returned,
 }
 
@@ -67,11 +67,11 @@ fn adjust_count(count: &Cell<usize>, by: isize) {
 impl ConnectionGuard {
     pub(in crate::egress) fn http1(
         endpoint: &Rc<Endpoint>,
-        line: Http1Connection,
+        http1_connection: Http1Connection,
         pending: PendingRequest,
     ) -> ConnectionGuard {
         ConnectionGuard {
-            connection: GuardedConnection::Http1 { endpoint: endpoint.clone(), line },
+            connection: GuardedConnection::Http1 { endpoint: endpoint.clone(), connection: http1_connection },
             pending: Some(pending),
         }
     }
@@ -85,8 +85,8 @@ impl ConnectionGuard {
     }
 
     /// Guard of a connection that carries this request only.
-    pub fn dedicated(line: Http1Connection) -> ConnectionGuard {
-        ConnectionGuard { connection: GuardedConnection::Dedicated { _line: line }, pending: None }
+    pub fn dedicated(connection: Http1Connection) -> ConnectionGuard {
+        ConnectionGuard { connection: GuardedConnection::Dedicated { _connection: connection }, pending: None }
     }
 
     /// Marks the request as long-running: it is counted apart from those that end soon.
@@ -102,7 +102,7 @@ impl ConnectionGuard {
     /// Marks the response as read to its end: an HTTP/1.1 connection can be reused.
     pub fn finish(&mut self) {
         match std::mem::replace(&mut self.connection, GuardedConnection::Returned) {
-            GuardedConnection::Http1 { endpoint, line } => endpoint.return_idle(line),
+            GuardedConnection::Http1 { endpoint, connection } => endpoint.return_idle(connection),
             // The backend may still read the rest of the request.
             GuardedConnection::Http2 { upload: Some(mut upload), .. } => upload.detach(),
             _ => {}

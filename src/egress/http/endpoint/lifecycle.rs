@@ -111,18 +111,18 @@ impl Endpoint {
     }
 
     pub(super) async fn open(self: &Rc<Self>, purpose: DialPurpose) -> Result<OpenedConnection, DialError> {
-        let most = self.max_connections;
-        if self.http2_connections.borrow().len() >= most.min(MAX_CONNECTIONS)
-            || self.http1_connections.has_at_least(most)
+        let limit = self.max_connections;
+        if self.http2_connections.borrow().len() >= limit.min(MAX_CONNECTIONS)
+            || self.http1_connections.has_at_least(limit)
         {
             let cause = format!("{}: connection limit of the endpoint reached", self.key.address);
             return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
         }
-        let place = self.acquire_connection_slot()?;
+        let slot = self.acquire_connection_slot()?;
         let opened = async {
             let started = Instant::now();
             let mut dialed = self.dialer.dial(&self.key, false).await?;
-            dialed.attach_slot(place);
+            dialed.attach_slot(slot);
             let timing = dialed.timing;
             let protocol = dialed.protocol;
             self.http_version.set(Some(protocol));
@@ -169,9 +169,9 @@ impl Endpoint {
     /// Counts one more connection to the APIService. Being at the limit says nothing about this endpoint: it is not
     /// ejected, and open connections go on.
     pub(super) fn acquire_connection_slot(&self) -> Result<ConnectionSlot, DialError> {
-        let (allowance, most) = &self.connection_limit;
-        allowance.try_acquire(*most).ok_or_else(|| {
-            let cause = format!("{}: connection limit of its APIService reached ({most})", self.key.address);
+        let (counter, limit) = &self.connection_limit;
+        counter.try_acquire(*limit).ok_or_else(|| {
+            let cause = format!("{}: connection limit of its APIService reached ({limit})", self.key.address);
             DialError { phase: DialPhase::Connect, reason: "TooManyConnections", cause }
         })
     }
@@ -188,7 +188,7 @@ impl Endpoint {
             return;
         }
         self.idle.clear();
-        let most = if self.key.is_cheap_to_dial() { CHEAP_REDIAL_BACKOFF_MAX } else { REDIAL_BACKOFF.1 };
+        let max_backoff = if self.key.is_cheap_to_dial() { CHEAP_REDIAL_BACKOFF_MAX } else { REDIAL_BACKOFF.1 };
         let endpoint = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             let mut delay = REDIAL_BACKOFF.0;
@@ -198,7 +198,7 @@ impl Endpoint {
                 if endpoint.is_usable() || endpoint.shared_dial().await.is_ok() {
                     return;
                 }
-                delay = (delay * 2).min(most);
+                delay = (delay * 2).min(max_backoff);
             }
         });
     }
@@ -232,29 +232,29 @@ impl Endpoint {
         if !matches!(self.key.security, TransportSecurity::Tls(_)) || self.liveness_check_running.replace(true) {
             return;
         }
-        let asked: Vec<_> = self
+        let pinged: Vec<_> = self
             .http2_connections
             .borrow()
             .iter()
             .map(|connection| (connection.clone(), connection.read_count()))
             .collect();
-        asked.iter().for_each(|(connection, _)| connection.send_ping());
+        pinged.iter().for_each(|(connection, _)| connection.send_ping());
         let endpoint = self.clone();
         tokio::task::spawn_local(async move {
-            endpoint.find_unresponsive(asked).await;
+            endpoint.find_unresponsive(pinged).await;
             endpoint.liveness_check_running.set(false);
         });
     }
 
-    async fn find_unresponsive(self: &Rc<Self>, mut asked: Vec<(Rc<http2::Http2Connection>, u64)>) {
+    async fn find_unresponsive(self: &Rc<Self>, mut pinged: Vec<(Rc<http2::Http2Connection>, u64)>) {
         tokio::time::sleep(LIVENESS_CHECK_TIMEOUTS.0).await;
-        asked.retain(|(connection, heard)| connection.read_count() == *heard);
+        pinged.retain(|(connection, count_at_ping)| connection.read_count() == *count_at_ping);
         // At the connection limit no check is possible.
-        let (false, Ok(_place)) = (asked.is_empty(), self.acquire_connection_slot()) else { return };
+        let (false, Ok(_slot)) = (pinged.is_empty(), self.acquire_connection_slot()) else { return };
         let dialed = tokio::time::timeout(LIVENESS_CHECK_TIMEOUTS.1, self.dialer.dial(&self.key, false)).await;
         // A peer that refuses the connection is alive, or its connections close anyway.
         if !dialed.is_ok_and(|dialed| dialed.err().is_none_or(|error| error.reason != "ConnectTimeout")) {
-            asked.iter().for_each(|(connection, heard)| connection.mark_unresponsive(*heard));
+            pinged.iter().for_each(|(connection, count_at_ping)| connection.mark_unresponsive(*count_at_ping));
             if self.is_usable() && !self.http2_connections.borrow().iter().any(|connection| connection.is_usable()) {
                 self.became_unresponsive.set(true);
                 self.eject(&self.unresponsive_error());

@@ -28,6 +28,8 @@ use crate::egress::http::http2::{Http2Connection, Http2SendError};
 use crate::egress::{Address, ConnectionCounter, Dialer, EndpointKey, TransportSecurity};
 use crate::message::{Body, IncomingBody};
 
+/// Limit of pooled connections that may turn out closed before one request is sent.
+const MAX_CLOSED_CONNECTIONS: usize = 5;
 /// How long a request must wait on a silent connection before its cancellation marks the connection as doubtful.
 const MIN_WAIT_TO_DOUBT: Duration = Duration::from_secs(1);
 
@@ -125,8 +127,8 @@ impl Endpoint {
     pub(in crate::egress) fn new(
         key: EndpointKey,
         dialer: Dialer,
-        most: usize,
-        allowance: (ConnectionCounter, usize),
+        max_connections: usize,
+        connection_limit: (ConnectionCounter, usize),
     ) -> Rc<Endpoint> {
         let host = match &key.address {
             Address::Tcp(destination) => destination.to_string(),
@@ -138,8 +140,8 @@ impl Endpoint {
             key,
             host,
             dialer,
-            max_connections: most,
-            connection_limit: allowance,
+            max_connections,
+            connection_limit,
             http_version: Cell::new(None),
             idle: IdleConnections::default(),
             http1_connections: Http1ConnectionSet::default(),
@@ -184,46 +186,61 @@ impl Endpoint {
         self.http_version.get()
     }
 
-    /// Sends `request` (with its URI in origin form) and waits for the response head.
+    /// Sends `request` (with its URI in origin form) and waits for the response head. A pooled connection that turns out
+    /// to be closed before the request is sent is no failure of the endpoint, and is replaced.
     ///
     /// The request is boxed: it passes through many futures, each of which would hold a copy.
     ///
     /// # Errors
     /// [`SendError`] says whether the request can be sent again.
-    pub async fn send(self: &Rc<Self>, request: Box<Request<Body>>) -> Result<EndpointResponse, SendError> {
-        self.send_with(request, false).await
+    pub async fn send(self: &Rc<Self>, mut request: Box<Request<Body>>) -> Result<EndpointResponse, SendError> {
+        let mut closed_connections = 0;
+        loop {
+            match self.send_on_any_connection(request, false).await {
+                // A failed dial ejects the endpoint.
+                Err(SendError::NotSent { request: unsent, error })
+                    if error.reason == "ConnectionClosed"
+                        && self.is_usable()
+                        && closed_connections < MAX_CLOSED_CONNECTIONS =>
+                {
+                    closed_connections += 1;
+                    request = unsent;
+                }
+                sent => return sent,
+            }
+        }
     }
 
-    /// As [`Endpoint::send`]; `repeatable` says that the request can be sent again, and had better be than wait for an
-    /// unresponsive endpoint.
+    /// As [`Endpoint::send`], on one connection; `is_repeatable` says that the request can be sent again, and had better be
+    /// than wait for an unresponsive endpoint.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub async fn send_with(
+    pub async fn send_on_any_connection(
         self: &Rc<Self>,
         request: Box<Request<Body>>,
-        repeatable: bool,
+        is_repeatable: bool,
     ) -> Result<EndpointResponse, SendError> {
         let pending = PendingRequest::new(self);
         let mut timing = DialTiming::default();
         loop {
-            if let Some(room) = self.ready_slot() {
-                return self.send_on_slot(room, request, repeatable, (pending, timing)).await;
+            if let Some(slot) = self.ready_slot() {
+                return self.send_on_connection(slot, request, is_repeatable, (pending, timing)).await;
             }
             let opened = match self.http_version.get() {
                 // Each request opens its own: an HTTP/1.1 connection carries one request at a time.
                 Some(HttpVersion::Http1) => match Box::pin(self.open(DialPurpose::Immediate)).await {
-                    Ok(OpenedConnection::Http1(line, timing)) => {
-                        return self.send_http1(request, line, pending, timing).await;
+                    Ok(OpenedConnection::Http1(connection, timing)) => {
+                        return self.send_http1(request, connection, pending, timing).await;
                     }
-                    Ok(OpenedConnection::Http2(took)) => Ok(took),
+                    Ok(OpenedConnection::Http2(dial_timing)) => Ok(dial_timing),
                     Err(error) => Err(error),
                 },
                 // Many requests may wait for one dial; all get its result.
                 Some(HttpVersion::Http2) | None => self.shared_dial().await,
             };
             match opened {
-                Ok(took) => timing = took,
+                Ok(dial_timing) => timing = dial_timing,
                 Err(error) => return Err(SendError::NotSent { request, error }),
             }
         }
@@ -238,30 +255,30 @@ impl Endpoint {
         .map(ReadySlot)
     }
 
-    /// As [`Endpoint::send_with`], on a connection that is ready; its future is a quarter of the size.
+    /// As [`Endpoint::send`], on a connection that is ready; its future is a quarter of the size.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub async fn send_on(
+    pub async fn send_on_ready_connection(
         self: &Rc<Self>,
-        room: ReadySlot,
+        slot: ReadySlot,
         request: Box<Request<Body>>,
-        repeatable: bool,
+        is_repeatable: bool,
     ) -> Result<EndpointResponse, SendError> {
-        self.send_on_slot(room, request, repeatable, (PendingRequest::new(self), DialTiming::default())).await
+        self.send_on_connection(slot, request, is_repeatable, (PendingRequest::new(self), DialTiming::default())).await
     }
 
-    async fn send_on_slot(
+    async fn send_on_connection(
         self: &Rc<Self>,
-        room: ReadySlot,
+        slot: ReadySlot,
         request: Box<Request<Body>>,
-        repeatable: bool,
+        is_repeatable: bool,
         (pending, timing): (PendingRequest, DialTiming),
     ) -> Result<EndpointResponse, SendError> {
-        match room.0 {
+        match slot.0 {
             // HTTP/1.1 liveness is probed by a new connection only, which a single-threaded server accepts late.
-            ReadyConnection::Http1(line) => self.send_http1(request, line, pending, timing).await,
-            ReadyConnection::Http2(stream) => self.send_http2(request, stream, repeatable, (pending, timing)).await,
+            ReadyConnection::Http1(connection) => self.send_http1(request, connection, pending, timing).await,
+            ReadyConnection::Http2(stream) => self.send_http2(request, stream, is_repeatable, (pending, timing)).await,
         }
     }
 
@@ -270,10 +287,10 @@ impl Endpoint {
     /// # Errors
     /// When no connection could be opened.
     pub async fn open_dedicated(self: &Rc<Self>) -> Result<(Http1Connection, DialTiming), DialError> {
-        let place = self.acquire_connection_slot()?;
+        let slot = self.acquire_connection_slot()?;
         let opened = async {
             let mut dialed = self.dialer.dial(&self.key, true).await?;
-            dialed.attach_slot(place);
+            dialed.attach_slot(slot);
             let timing = dialed.timing;
             Ok((Http1Connection::new(dialed.stream, &self.http1_connections), timing))
         };
@@ -283,18 +300,18 @@ impl Endpoint {
     async fn send_http1(
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
-        mut line: Http1Connection,
+        mut connection: Http1Connection,
         pending: PendingRequest,
         timing: DialTiming,
     ) -> Result<EndpointResponse, SendError> {
         self.set_origin_form(&mut request);
-        let awaiting = self.http1_connections.begin_wait();
-        let before = line.read_count();
-        let answered = line.send(*request).await;
-        drop(awaiting);
-        match answered {
+        let wait = self.http1_connections.begin_wait();
+        let before = connection.read_count();
+        let result = connection.send(*request).await;
+        drop(wait);
+        match result {
             Ok(response) => {
-                Ok(EndpointResponse { response, guard: ConnectionGuard::http1(self, line, pending), timing })
+                Ok(EndpointResponse { response, guard: ConnectionGuard::http1(self, connection, pending), timing })
             }
             Err(Http1Error::EndpointUnresponsive) => Err(self.no_response(self.http1_connections.unresponsive_for())),
             Err(fault) => {
@@ -303,7 +320,7 @@ impl Endpoint {
                 Err(match classify_send_error(fault) {
                     SendError::Broken(error)
                         if before > 0
-                            && line.read_count() == before
+                            && connection.read_count() == before
                             && error_classification::is_connection_closed(&*error) =>
                     {
                         SendError::StaleConnection(error)
@@ -318,12 +335,12 @@ impl Endpoint {
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
         stream: ActiveStream,
-        repeatable: bool,
+        is_repeatable: bool,
         (pending, timing): (PendingRequest, DialTiming),
     ) -> Result<EndpointResponse, SendError> {
         self.set_absolute_form(&mut request);
-        let mut asked = match stream.0.send(request) {
-            Ok(asked) => asked,
+        let mut exchange = match stream.0.send(request) {
+            Ok(exchange) => exchange,
             Err(Http2SendError::Closed(request, error)) => {
                 stream.0.retire();
                 return Err(not_sent(request, &error));
@@ -331,21 +348,23 @@ impl Endpoint {
             Err(Http2SendError::InvalidRequest(error)) => return Err(SendError::Broken(error.into())),
         };
         let waiting = ResponseWaiter::new(&stream.0);
-        let answered = {
-            let mut answer = pin!(asked.response());
+        let result = {
+            let mut answer = pin!(exchange.response());
             poll_fn(|cx| match answer.as_mut().poll(cx) {
-                Poll::Pending if repeatable && stream.0.is_unresponsive() => Poll::Ready(None),
+                Poll::Pending if is_repeatable && stream.0.is_unresponsive() => Poll::Ready(None),
                 polled => polled.map(Some),
             })
             .await
         };
         let since = waiting.finish();
-        match answered {
+        match result {
             None => Err(self.no_response(since.elapsed())),
             Some(Err(_)) if stream.0.is_unresponsive() => Err(self.no_response(since.elapsed())),
-            Some(Ok(response)) => {
-                Ok(EndpointResponse { response, guard: ConnectionGuard::http2(stream, asked.upload, pending), timing })
-            }
+            Some(Ok(response)) => Ok(EndpointResponse {
+                response,
+                guard: ConnectionGuard::http2(stream, exchange.upload, pending),
+                timing,
+            }),
             Some(Err(error)) => {
                 if error_classification::is_goaway(&error) {
                     stream.0.retire();
@@ -361,14 +380,14 @@ impl Endpoint {
 
     /// Sets scheme and authority, which HTTP/2 sends as pseudo-headers, and removes the Host header.
     fn set_absolute_form(&self, request: &mut Request<Body>) {
-        let theirs = request.headers_mut().remove(HOST).filter(|_| self.key.preserve_host);
-        let theirs = theirs.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        let host_header = request.headers_mut().remove(HOST).filter(|_| self.key.preserve_host);
+        let host_authority = host_header.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
         parts.scheme = Some(match self.key.security {
             TransportSecurity::Tls(_) => Scheme::HTTPS,
             TransportSecurity::Plaintext(_) => Scheme::HTTP,
         });
-        parts.authority = theirs.or_else(|| self.host.as_ref().map(|(_, authority)| authority.clone()));
+        parts.authority = host_authority.or_else(|| self.host.as_ref().map(|(_, authority)| authority.clone()));
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         *request.version_mut() = Version::HTTP_2;
     }
@@ -408,8 +427,8 @@ impl Endpoint {
         Some(stream)
     }
 
-    pub(in crate::egress) fn return_idle(&self, line: Http1Connection) {
-        self.idle.put(line);
+    pub(in crate::egress) fn return_idle(&self, connection: Http1Connection) {
+        self.idle.put(connection);
     }
 
     /// Why the endpoint is ejected, if it is.

@@ -48,8 +48,8 @@ impl Http1ConnectionSet {
             self.liveness.set(None);
             return LivenessAction::Healthy;
         }
-        let heard = self.activity.get();
-        if self.seen_activity.replace(heard) != heard {
+        let activity = self.activity.get();
+        if self.seen_activity.replace(activity) != activity {
             self.liveness_signs.set(0);
         }
         // An endpoint that passes its probes and is only slow is probed less and less often: each probe costs a
@@ -60,7 +60,7 @@ impl Http1ConnectionSet {
         };
         let mut silence = self.liveness.get().unwrap_or_else(|| LivenessTracker::new(now));
         // Both counts in one number, so that it changes whenever either does.
-        let both = heard << 32 | u64::from(self.liveness_signs.get());
+        let both = activity << 32 | u64::from(self.liveness_signs.get());
         let verdict = silence.observe(both, patience, now);
         self.liveness.set(Some(silence));
         verdict
@@ -88,14 +88,14 @@ impl Http1ConnectionSet {
         wire
     }
 
-    /// Whether at least `most` connections are open.
-    pub(in crate::egress) fn has_at_least(&self, most: usize) -> bool {
+    /// Whether at least `count` connections are open.
+    pub(in crate::egress) fn has_at_least(&self, count: usize) -> bool {
         let mut wires = self.streams.borrow_mut();
-        if wires.len() < most {
+        if wires.len() < count {
             return false;
         }
         wires.retain(|wire| wire.strong_count() > 0);
-        wires.len() >= most
+        wires.len() >= count
     }
 
     /// Closes all connections; requests that wait on them fail.

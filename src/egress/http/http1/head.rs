@@ -3,14 +3,16 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf as _, Bytes};
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request, response};
 
 use super::{ChunkedDecoder, Http1Error};
 use crate::message::hop_by_hop;
 
 /// Limit of header lines of a response.
-const MAX_HEADERS: usize = 200;
+const MAX_HEADERS: usize = 4096;
+/// Header lines that are parsed without an allocation.
+const USUAL_HEADERS: usize = 100;
 /// Limit of a response head, in bytes.
 const MAX_HEAD_BYTES: usize = 256 << 10;
 
@@ -34,10 +36,17 @@ pub(super) fn write_request_head(out: &mut Vec<u8>, parts: &request::Parts, leng
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     put(&[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"]);
     for (name, value) in &parts.headers {
-        // The body length is stated once, by the gateway.
-        if name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+        // The body length is stated once, by the gateway. Cookies are written below.
+        if name != CONTENT_LENGTH && name != TRANSFER_ENCODING && name != COOKIE {
             put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
+    }
+    // An HTTP/2 client may send a line for each cookie; HTTP/1.1 has one line (RFC 9113, section 8.2.3).
+    let mut cookies = parts.headers.get_all(COOKIE).iter();
+    if let Some(first) = cookies.next() {
+        put(&[b"cookie: ", first.as_bytes()]);
+        cookies.for_each(|cookie| put(&[b"; ", cookie.as_bytes()]));
+        put(&[b"\r\n"]);
     }
     match length {
         RequestBodyLength::Unspecified => put(&[b"\r\n"]),
@@ -75,10 +84,17 @@ impl Http1ResponseHead {
     /// # Errors
     /// The head is not HTTP/1, or its body framing is ambiguous.
     pub fn parse(bytes: &[u8], method: &Method) -> Result<Option<(Http1ResponseHead, usize)>, Http1Error> {
-        let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let mut lines = [const { MaybeUninit::uninit() }; USUAL_HEADERS];
         let mut read = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
-        let end = match config.parse_response_with_uninit_headers(&mut read, bytes, &mut lines) {
+        let mut parsed = config.parse_response_with_uninit_headers(&mut read, bytes, &mut lines);
+        let mut more_lines = Vec::new();
+        if parsed == Err(httparse::Error::TooManyHeaders) {
+            more_lines.resize_with(MAX_HEADERS, MaybeUninit::uninit);
+            read = httparse::Response::new(&mut []);
+            parsed = config.parse_response_with_uninit_headers(&mut read, bytes, &mut more_lines);
+        }
+        let end = match parsed {
             Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) if bytes.len() > MAX_HEAD_BYTES => {
                 return Err(Http1Error::InvalidResponse("its head is too long"));
@@ -295,6 +311,23 @@ mod tests {
         assert!(framed(&lines).ends_with("too many header lines"));
         let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MAX_HEAD_BYTES));
         assert!(read(&endless, &Method::GET).unwrap_err().to_string().ends_with("its head is too long"));
+    }
+
+    #[test]
+    fn http1_response_of_4096_header_lines_is_read() {
+        let lines = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: 1\r\n".repeat(4096));
+        assert_eq!(read(&lines, &Method::GET).unwrap().unwrap().0.parts.headers.get_all("a").iter().count(), 4096);
+    }
+
+    #[test]
+    fn http1_request_joins_cookies() {
+        let mut request = http::Request::new(());
+        for value in ["a=1", "b=2", "c=3; d=4"] {
+            request.headers_mut().append("cookie", HeaderValue::from_static(value));
+        }
+        let mut out = Vec::new();
+        write_request_head(&mut out, &request.into_parts().0, RequestBodyLength::Unspecified);
+        assert_eq!(String::from_utf8(out).unwrap(), "GET / HTTP/1.1\r\ncookie: a=1; b=2; c=3; d=4\r\n\r\n");
     }
 
     #[test]

@@ -140,11 +140,11 @@ impl Http1Connection {
 pub(in crate::egress) struct IdleConnections(RefCell<Vec<(Http1Connection, Instant)>>);
 
 impl IdleConnections {
-    /// Keeps `line` if it can be reused.
-    pub(in crate::egress) fn put(&self, line: Http1Connection) {
+    /// Keeps `connection` if it can be reused.
+    pub(in crate::egress) fn put(&self, connection: Http1Connection) {
         let mut idle = self.0.borrow_mut();
-        if line.stream.is_reusable() && idle.len() < MAX_IDLE_CONNECTIONS {
-            idle.push((line, Instant::now()));
+        if connection.stream.is_reusable() && idle.len() < MAX_IDLE_CONNECTIONS {
+            idle.push((connection, Instant::now()));
         }
     }
 
@@ -152,20 +152,20 @@ impl IdleConnections {
     pub(in crate::egress) fn take(&self) -> Option<Http1Connection> {
         let mut idle = self.0.borrow_mut();
         loop {
-            let (line, _) = idle.pop()?;
-            if line.stream.is_open_and_idle() {
-                return Some(line);
+            let (connection, _) = idle.pop()?;
+            if connection.stream.is_open_and_idle() {
+                return Some(connection);
             }
         }
     }
 
     pub(in crate::egress) fn sweep(&self, now: Instant) {
-        self.0.borrow_mut().retain(|(line, since)| {
+        self.0.borrow_mut().retain(|(connection, since)| {
             if now - *since >= IDLE_TIMEOUT {
-                line.stream.shutdown();
+                connection.stream.shutdown();
                 return false;
             }
-            line.stream.is_open_and_idle()
+            connection.stream.is_open_and_idle()
         });
     }
 

@@ -57,7 +57,7 @@ pub(super) struct Http1Stream {
 }
 
 impl Http1Stream {
-    pub(super) fn new(stream: MaybeTlsStream, heard: Rc<Cell<u64>>) -> Http1Stream {
+    pub(super) fn new(stream: MaybeTlsStream, endpoint_activity: Rc<Cell<u64>>) -> Http1Stream {
         Http1Stream {
             stream: RefCell::new(stream),
             unread: RefCell::default(),
@@ -65,7 +65,7 @@ impl Http1Stream {
             keep_alive: Cell::new(true),
             is_write_closed: Cell::new(false),
             read_count: Cell::new(0),
-            endpoint_activity: heard,
+            endpoint_activity,
             close_reason: Cell::new(None),
             reader: RefCell::new(Waker::noop().clone()),
         }
@@ -138,8 +138,8 @@ impl Http1Stream {
             return Poll::Ready(Err(WriteClosed));
         }
         let mut stream = self.stream.borrow_mut();
-        let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, pieces));
-        Poll::Ready(match written {
+        let result = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, pieces));
+        Poll::Ready(match result {
             Ok(length) if length > 0 => Ok(length),
             Ok(_) | Err(_) => Err(self.close_write()),
         })

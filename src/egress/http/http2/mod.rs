@@ -149,29 +149,29 @@ impl Http2Connection {
         self.activity.read_count.get()
     }
 
-    /// Marks the connection as doubtful if nothing was read since `heard` was `then`, when a request began to wait in
-    /// vain. A doubtful connection gets no requests until something is read: the PINGs that will close it take a while.
-    pub(in crate::egress) fn mark_doubtful(&self, then: u64) {
-        if self.read_count() == then {
-            self.doubted_at.set(Some(then));
+    /// Marks the connection as doubtful if nothing was read since the count was `count_at_start`, when a request
+    /// began to wait in vain. A doubtful connection gets no requests until something is read: the PINGs that will close it take a while.
+    pub(in crate::egress) fn mark_doubtful(&self, count_at_start: u64) {
+        if self.read_count() == count_at_start {
+            self.doubted_at.set(Some(count_at_start));
         }
     }
 
     /// Whether the connection gets no requests until something is read.
     pub(in crate::egress) fn is_doubtful(&self) -> bool {
-        self.doubted_at.get().is_some_and(|then| then == self.read_count())
+        self.doubted_at.get().is_some_and(|count_at_start| count_at_start == self.read_count())
     }
 
-    /// Marks the endpoint as unresponsive, also to a new connection. If nothing was read since `heard` was `then`,
-    /// repeatable requests stop waiting.
-    pub(in crate::egress) fn mark_unresponsive(&self, then: u64) {
-        self.mark_doubtful(then);
-        self.unresponsive_at.set(Some(then));
+    /// Marks the endpoint as unresponsive, also to a new connection. If nothing was read since the count was
+    /// `count_at_start`, repeatable requests stop waiting.
+    pub(in crate::egress) fn mark_unresponsive(&self, count_at_start: u64) {
+        self.mark_doubtful(count_at_start);
+        self.unresponsive_at.set(Some(count_at_start));
     }
 
     /// Whether the endpoint is known to be unresponsive.
     pub(in crate::egress) fn is_unresponsive(&self) -> bool {
-        self.unresponsive_at.get().is_some_and(|then| then == self.read_count())
+        self.unresponsive_at.get().is_some_and(|count_at_start| count_at_start == self.read_count())
     }
 
     /// Sends no further requests on this connection; those in flight continue.

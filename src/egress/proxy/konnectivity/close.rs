@@ -44,8 +44,8 @@ pub(super) async fn close_stream(leaving: StreamClose) {
             if canceled.is_ok()
                 && let Ok(Some(connection)) = timeout(LATE_RESPONSE_TIMEOUT, late_connection(&mut call, random)).await
             {
-                let asked = call.handle.send(&Packet::CloseRequest { connection }, false);
-                if asked.is_err() || timeout(CLOSE_TIMEOUT, wait_until_closed(&mut call, connection)).await.is_err() {
+                let sent = call.handle.send(&Packet::CloseRequest { connection }, false);
+                if sent.is_err() || timeout(CLOSE_TIMEOUT, wait_until_closed(&mut call, connection)).await.is_err() {
                     return;
                 }
             }
@@ -54,8 +54,8 @@ pub(super) async fn close_stream(leaving: StreamClose) {
         }
         StreamClose::Established { mut call, connection, due } => {
             if timeout_at(due, wait_until_closed(&mut call, connection)).await.is_err() {
-                let asked = call.handle.send(&Packet::CloseRequest { connection }, false);
-                if asked.is_err() || timeout(CLOSE_TIMEOUT, wait_until_closed(&mut call, connection)).await.is_err() {
+                let sent = call.handle.send(&Packet::CloseRequest { connection }, false);
+                if sent.is_err() || timeout(CLOSE_TIMEOUT, wait_until_closed(&mut call, connection)).await.is_err() {
                     return;
                 }
             }

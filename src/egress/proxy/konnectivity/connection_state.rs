@@ -65,8 +65,8 @@ impl TunnelConnectionState {
     }
 
     /// Adds a stream to the sweep.
-    pub(super) fn track(&self, line: &Arc<ProxyStreamHandle>) {
-        self.tracked_streams.lock().push(Arc::downgrade(line));
+    pub(super) fn track(&self, handle: &Arc<ProxyStreamHandle>) {
+        self.tracked_streams.lock().push(Arc::downgrade(handle));
         self.wake();
     }
 
@@ -100,8 +100,8 @@ impl TunnelConnectionState {
     pub(super) fn sweep(&self, now: Instant) {
         let (mut stuck, mut all) = (0, 0);
         let mut behind: Vec<(usize, Duration, Arc<ProxyStreamHandle>)> = Vec::new();
-        self.tracked_streams.lock().retain(|line| {
-            let Some(line) = line.upgrade() else { return false };
+        self.tracked_streams.lock().retain(|handle| {
+            let Some(line) = handle.upgrade() else { return false };
             let held = line.unread_bytes();
             let limit = if line.has_flow_control() { Duration::MAX } else { self.slow_reader_timeout };
             let mut watched = line.flow_state.lock();

@@ -69,18 +69,18 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
         let slot = self.server_connections(key);
         let mut first = true;
         loop {
-            let asked = DialAttempts::default();
-            match slot.dial(&open, address, until, &asked).await? {
+            let attempts = DialAttempts::default();
+            match slot.dial(&open, address, until, &attempts).await? {
                 Ok(tunnel) => return Ok(tunnel),
                 // The connection ended before the dial, perhaps by a server restart. Retrying a dial is safe.
                 Err(error) if error.failure.is_connection_end() && first => {
                     first = false;
-                    slot.remove_clients(|client| asked.get(client).is_some_and(|_| !client.is_accepting_dials()));
+                    slot.remove_clients(|client| attempts.get(client).is_some_and(|_| !client.is_accepting_dials()));
                 }
                 Err(error) => {
                     if error.failure == TunnelFailure::NoAnswer {
                         slot.remove_clients(|client| {
-                            asked.get(client).is_some_and(|ask| client.message_count() == ask.message_count)
+                            attempts.get(client).is_some_and(|ask| client.message_count() == ask.message_count)
                         });
                     }
                     return Err(error.into());
@@ -92,7 +92,7 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
     /// Tunnels through the server of `key` that are stuck at their agents.
     pub fn stuck_tunnels(&self, key: &K) -> usize {
         let slots = self.servers.borrow();
-        let slots = slots.iter().filter(|(theirs, _)| theirs == key);
+        let slots = slots.iter().filter(|(slot_key, _)| slot_key == key);
         slots.map(|(_, slot)| slot.clients.borrow().iter().map(KonnectivityClient::stuck_tunnels).sum::<usize>()).sum()
     }
 
@@ -108,8 +108,8 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
     fn server_connections(&self, key: &K) -> Rc<ServerConnections> {
         let now = Instant::now();
         let mut slots = self.servers.borrow_mut();
-        slots.retain(|(theirs, slot)| theirs == key || !slot.is_idle(now));
-        if let Some((_, slot)) = slots.iter().find(|(theirs, _)| theirs == key) {
+        slots.retain(|(slot_key, slot)| slot_key == key || !slot.is_idle(now));
+        if let Some((_, slot)) = slots.iter().find(|(slot_key, _)| slot_key == key) {
             slot.last_used.set(now);
             return slot.clone();
         }
@@ -137,8 +137,8 @@ impl ServerConnections {
     }
 
     /// Removes connections from use for dials; their tunnels continue.
-    fn remove_clients(&self, over: impl Fn(&KonnectivityClient) -> bool) {
-        self.clients.borrow_mut().retain(|client| !over(client));
+    fn remove_clients(&self, should_remove: impl Fn(&KonnectivityClient) -> bool) {
+        self.clients.borrow_mut().retain(|client| !should_remove(client));
     }
 
     /// A connection that accepts dials, opened if there is none.
@@ -179,7 +179,7 @@ impl ServerConnections {
         open: &impl AsyncFn() -> Result<KonnectivityClient, DialError>,
         address: &str,
         until: Instant,
-        asked: &DialAttempts,
+        attempts: &DialAttempts,
     ) -> Result<Result<KonnectivityTunnel, TunnelError>, DialError> {
         let unreachable = || ProxyFault::Unreachable.with_cause("no connection in time");
         let connect = async || timeout_at(until, self.client_or_connect(open)).await.map_err(|_| unreachable())?;
@@ -195,7 +195,7 @@ impl ServerConnections {
                     client
                 }
             };
-            asked.add(&client);
+            attempts.add(&client);
             Ok(client.dial(address, until.duration_since(Instant::now())).await)
         };
         let mut tries = FuturesUnordered::new();
@@ -213,14 +213,14 @@ impl ServerConnections {
             }
             match answer {
                 Some(Ok(Err(error))) if error.failure == TunnelFailure::NoAnswer && connecting.get() => {
-                    return if asked.last_unresponsive().is_some() { Err(unreachable()) } else { Ok(Err(error)) };
+                    return if attempts.last_unresponsive().is_some() { Err(unreachable()) } else { Ok(Err(error)) };
                 }
                 Some(answer) => return answer,
                 None => {}
             }
-            match asked.last_unresponsive() {
+            match attempts.last_unresponsive() {
                 Some(silent) => self.remove_clients(|client| client.is_same_connection(&silent)),
-                None => client = asked.last(),
+                None => client = attempts.last(),
             }
         }
     }

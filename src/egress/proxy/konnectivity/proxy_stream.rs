@@ -120,11 +120,11 @@ impl ProxyStreamHandle {
     /// bytes are on their way without a flush.
     pub(super) fn poll_capacity(&self, cx: &mut Context<'_>, length: usize) -> Poll<Result<usize, TunnelError>> {
         let mut send = self.send.lock();
-        let wanted = length.min(MIN_PAYLOAD) + OVERHEAD;
+        let required = length.min(MIN_PAYLOAD) + OVERHEAD;
         send.reserve_capacity(length + OVERHEAD);
-        let mut room = send.capacity();
-        while room < wanted {
-            room = match send.poll_capacity(cx) {
+        let mut capacity = send.capacity();
+        while capacity < required {
+            capacity = match send.poll_capacity(cx) {
                 Poll::Ready(Some(granted)) => granted.map_err(|error| TunnelError::from_h2(&error))?,
                 Poll::Ready(None) => {
                     let error = TunnelError::new(TunnelFailure::Lost, "the server accepts no more data");
@@ -137,7 +137,7 @@ impl ProxyStreamHandle {
             };
         }
         self.flow_state.lock().writer_waits_since = None;
-        Poll::Ready(Ok(length.min(room - OVERHEAD)))
+        Poll::Ready(Ok(length.min(capacity - OVERHEAD)))
     }
 
     /// Sends a packet that is already framed.
@@ -152,7 +152,7 @@ impl ProxyStreamHandle {
 
 impl ProxyStream {
     pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, counters: &Arc<StreamCounters>) -> ProxyStream {
-        let line = Arc::new(ProxyStreamHandle {
+        let handle = Arc::new(ProxyStreamHandle {
             send: Mutex::new(send),
             incoming: Mutex::new(ReceiveState::Headers(answer)),
             flow: Mutex::default(),
@@ -162,7 +162,7 @@ impl ProxyStream {
             has_flow_control: AtomicBool::new(false),
         });
         ProxyStream {
-            handle: line,
+            handle,
             decoder: PacketDecoder::default(),
             piece: Bytes::new(),
             count_guard: StreamCountGuard::new(counters),

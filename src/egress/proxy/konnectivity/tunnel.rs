@@ -179,9 +179,9 @@ impl KonnectivityTunnel {
             return Poll::Ready(Ok(0));
         }
         let connection = self.connection;
-        let line = &self.call()?.handle;
-        let length = ready!(line.poll_capacity(cx, length))?;
-        line.send_frame(encode_data_frame(connection, slices, length))?;
+        let handle = &self.call()?.handle;
+        let length = ready!(handle.poll_capacity(cx, length))?;
+        handle.send_frame(encode_data_frame(connection, slices, length))?;
         self.last_sent = Some(Instant::now());
         Poll::Ready(Ok(length))
     }

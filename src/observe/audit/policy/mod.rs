@@ -95,9 +95,9 @@ impl AuditPolicy {
         parse::parse_policy(&path.display().to_string(), &text, crate::process::is_json(path))
     }
 
-    /// Parses the text of a policy; `place` is the location in problems.
-    pub fn parse(place: &str, text: &str) -> Result<AuditPolicy, Problems> {
-        parse::parse_policy(place, text, false)
+    /// Parses the text of a policy; `location` is the location in problems.
+    pub fn parse(location: &str, text: &str) -> Result<AuditPolicy, Problems> {
+        parse::parse_policy(location, text, false)
     }
 
     /// Number of rules.

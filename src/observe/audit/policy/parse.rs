@@ -16,22 +16,23 @@ pub(super) const MAX_POLICY_SIZE: u64 = 4 << 20;
 /// # Errors
 /// All problems. An unknown field is a problem: Kubernetes only warns, and the policy then differs from what its author
 /// meant.
-pub(super) fn parse_policy(place: &str, text: &str, json: bool) -> Result<AuditPolicy, Problems> {
-    let (documents, problems) = parse_documents(place, text, json);
+pub(super) fn parse_policy(location: &str, text: &str, json: bool) -> Result<AuditPolicy, Problems> {
+    let (documents, problems) = parse_documents(location, text, json);
     let problems = RefCell::new(problems);
     let add = |problem| problems.borrow_mut().0.push(problem);
     let mut policy = AuditPolicy::default();
     match &*documents {
-        [] if problems.borrow().0.is_empty() => add(Problem::new(place, "is empty; a Policy is needed")),
+        [] if problems.borrow().0.is_empty() => add(Problem::new(location, "is empty; a Policy is needed")),
         [] => {}
         [document] => {
-            let wanted = [("apiVersion", &document.api_version, "audit.k8s.io/v1"), ("kind", &document.kind, "Policy")];
-            for (field, found, needed) in wanted {
+            let type_fields =
+                [("apiVersion", &document.api_version, "audit.k8s.io/v1"), ("kind", &document.kind, "Policy")];
+            for (field, found, needed) in type_fields {
                 if found != needed {
-                    add(Problem::at_field(place, field, format_args!("{found:?} does not fit; {needed} is needed")));
+                    add(Problem::at_field(location, field, format_args!("{found:?} does not fit; {needed} is needed")));
                 }
             }
-            parse_fields(FieldReader::new(place, &document.value, &problems), &mut policy);
+            parse_fields(FieldReader::new(location, &document.value, &problems), &mut policy);
         }
         [_, second, ..] => add(Problem::new(&second.location, "a file may contain only one Policy")),
     }

@@ -79,12 +79,12 @@ impl DecisionCounts {
 
 impl WebhookMetrics {
     /// Counts an HTTP request to the webhook.
-    pub fn record_request(&self, result: RoundTrip, took: Duration) {
+    pub fn record_request(&self, result: RoundTrip, duration: Duration) {
         let mut round_trips = self.round_trips.lock();
         let (count, histogram) =
             round_trips.entry(result.as_str()).or_insert_with(|| (0, Histogram::new(&TOKEN_SECONDS)));
         *count += 1;
-        histogram.observe_duration(took);
+        histogram.observe_duration(duration);
     }
 
     /// Counts a failed evaluation that was treated as NoOpinion (`failurePolicy: NoOpinion`).
@@ -93,8 +93,8 @@ impl WebhookMetrics {
     }
 
     /// Counts an evaluation of the match conditions.
-    pub fn record_conditions(&self, took: Duration, failed: bool) {
-        self.conditions.lock().get_or_insert_with(|| Histogram::new(&CONDITION_SECONDS)).observe_duration(took);
+    pub fn record_conditions(&self, duration: Duration, failed: bool) {
+        self.conditions.lock().get_or_insert_with(|| Histogram::new(&CONDITION_SECONDS)).observe_duration(duration);
         self.condition_errors.fetch_add(u64::from(failed), Relaxed);
     }
 

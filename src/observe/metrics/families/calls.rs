@@ -97,7 +97,7 @@ pub struct CallFailure {
     /// Error of the last failure.
     pub error: String,
     /// Duration of the last failed call; `None` for a watch.
-    pub took: Option<Duration>,
+    pub duration: Option<Duration>,
 }
 
 /// Snapshot of the health of calls to one server.
@@ -136,8 +136,8 @@ pub enum CallChange {
 
 impl CallHealth {
     /// Records one call to `server` with its result and duration. Logs a change of state.
-    pub fn record(&self, server: impl std::fmt::Display, result: Result<(), &str>, took: Duration) {
-        self.record_quietly(server, result, took);
+    pub fn record(&self, server: impl std::fmt::Display, result: Result<(), &str>, duration: Duration) {
+        self.record_quietly(server, result, duration);
         match (self.change_to_log(Instant::now()), self.status()) {
             (CallChange::Failed, CallStatus { kind, name, server, failure: Some(failure), .. }) => {
                 let (call, error) = (kind.as_str(), failure.error);
@@ -172,7 +172,7 @@ impl CallHealth {
         &self,
         server: impl std::fmt::Display,
         result: Result<(), &str>,
-        took: Duration,
+        duration: Duration,
     ) -> CallChange {
         let (server, now) = (server.to_string(), SystemTime::now());
         let mut state = self.state.lock();
@@ -183,14 +183,14 @@ impl CallHealth {
             Ok(()) => {
                 state.successes += 1;
                 state.last_success = Some(now);
-                state.latency = Some(state.latency.map_or(took, |before| (before * 7 + took) / 8));
+                state.latency = Some(state.latency.map_or(duration, |before| (before * 7 + duration) / 8));
                 if state.failure.take().is_some() { CallChange::Recovered } else { CallChange::None }
             }
             Err(error) => {
                 state.errors += 1;
                 let error = error.chars().take(MAX_ERROR_LENGTH).collect();
                 let since = state.failure.as_ref().map_or(now, |failure| failure.since);
-                let before = state.failure.replace(CallFailure { since, last: now, error, took: Some(took) });
+                let before = state.failure.replace(CallFailure { since, last: now, error, duration: Some(duration) });
                 if before.is_none() { CallChange::Failed } else { CallChange::None }
             }
         }
@@ -210,7 +210,7 @@ impl CallHealth {
             Some((since, error)) => {
                 state.errors += 1;
                 let error = error.chars().take(MAX_ERROR_LENGTH).collect();
-                state.failure = Some(CallFailure { since, last: now, error, took: None });
+                state.failure = Some(CallFailure { since, last: now, error, duration: None });
             }
         }
     }
@@ -318,7 +318,7 @@ mod tests {
         let record = |result| health.record_quietly("10.0.0.1:443", result, Duration::from_millis(8));
         assert_eq!([record(Err("no")), record(Err("never"))], [CallChange::Failed, CallChange::None]);
         let failure = health.status().failure.unwrap();
-        assert_eq!((failure.error.as_str(), failure.took), ("never", Some(Duration::from_millis(8))));
+        assert_eq!((failure.error.as_str(), failure.duration), ("never", Some(Duration::from_millis(8))));
         assert!(failure.since <= failure.last);
         assert_eq!(health.status().last_success, None);
         assert_eq!([record(Ok(())), record(Ok(()))], [CallChange::Recovered, CallChange::None]);

@@ -48,14 +48,14 @@ impl ConversionMetrics {
         &self,
         definition: &str,
         (from, to): (&str, &str),
-        took: Duration,
+        duration: Duration,
         outcome: Result<(), ConversionFailure>,
     ) {
         let mut calls = self.calls.lock();
-        calls.entry(outcome.err()).or_insert_with(|| Histogram::new(&WEBHOOK_SECONDS)).observe_duration(took);
+        calls.entry(outcome.err()).or_insert_with(|| Histogram::new(&WEBHOOK_SECONDS)).observe_duration(duration);
         let mut conversions = self.conversions.lock();
         let key = (definition.to_owned(), from.to_owned(), to.to_owned(), outcome.is_ok());
-        conversions.entry(key).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);
+        conversions.entry(key).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(duration);
     }
 
     /// Families `apiserver_conversion_webhook_*` and `apiserver_crd_conversion_webhook_*`.

@@ -25,12 +25,12 @@ struct DialCounts {
     started: u64,
     /// Dials that failed before the proxy was asked to connect, and after.
     failed: [u64; 2],
-    took: Histogram,
+    durations: Histogram,
 }
 
 impl Default for DialCounts {
     fn default() -> DialCounts {
-        DialCounts { started: 0, failed: [0; 2], took: Histogram::new(&EGRESS_SECONDS) }
+        DialCounts { started: 0, failed: [0; 2], durations: Histogram::new(&EGRESS_SECONDS) }
     }
 }
 
@@ -41,13 +41,13 @@ impl EgressMetrics {
     }
 
     /// Counts a successful dial.
-    pub fn record_success(&self, protocol: &'static str, transport: &'static str, took: Duration) {
-        self.dials.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
+    pub fn record_success(&self, protocol: &'static str, transport: &'static str, duration: Duration) {
+        self.dials.lock().entry((protocol, transport)).or_default().durations.observe_duration(duration);
     }
 
-    /// Counts a failed dial; `asked` if the proxy had been asked to connect.
-    pub fn record_failure(&self, protocol: &'static str, transport: &'static str, asked: bool) {
-        self.dials.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
+    /// Counts a failed dial; `was_connect_sent` if the proxy had been asked to connect.
+    pub fn record_failure(&self, protocol: &'static str, transport: &'static str, was_connect_sent: bool) {
+        self.dials.lock().entry((protocol, transport)).or_default().failed[usize::from(was_connect_sent)] += 1;
     }
 
     /// Replaces a thread's number of stuck tunnels of `selection`: `now` instead of `before`.
@@ -94,7 +94,7 @@ impl EgressMetrics {
         );
         for ((protocol, transport), dials) in dials.iter() {
             let labels = [("protocol", *protocol), ("transport", *transport)];
-            render_histogram(text, &labels, &dials.took, EGRESS_SECONDS.printed);
+            render_histogram(text, &labels, &dials.durations, EGRESS_SECONDS.printed);
         }
         text.family(
             "apiserver_egress_dialer_dial_failure_count",

@@ -38,9 +38,12 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
 
 impl ImpersonationMetrics {
     /// Counts a decision. `mode` is Kubernetes' impersonation mode; empty for an attempt that no mode allowed.
-    pub fn record(&self, what: ImpersonationStep, mode: &'static str, allowed: bool, took: Duration) {
+    pub fn record(&self, what: ImpersonationStep, mode: &'static str, allowed: bool, duration: Duration) {
         let mut counted = self.0[what as usize].lock();
-        counted.entry((mode, allowed)).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);
+        counted
+            .entry((mode, allowed))
+            .or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS))
+            .observe_duration(duration);
     }
 
     /// Families `apiserver_impersonation_*`, after the first impersonation.

@@ -4,6 +4,7 @@ pub(super) mod audit;
 pub(super) mod authorization;
 pub(super) mod calls;
 pub(super) mod certificates;
+pub(super) mod compute;
 pub(super) mod conversion;
 pub(super) mod egress;
 pub(super) mod impersonation;

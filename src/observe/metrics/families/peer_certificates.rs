@@ -48,14 +48,14 @@ impl PeerCertificates {
     ) {
         let digest = self.hasher.hash_one((der, refused));
         let key = (address, name);
-        let mut seen = self.entries.lock();
-        if seen.get(&key).is_some_and(|before| before.digest == digest) {
+        let mut entries = self.entries.lock();
+        if entries.get(&key).is_some_and(|before| before.digest == digest) {
             return;
         }
         if let Some(certificate) = read()
-            && (seen.len() < MAX_SERVERS || seen.contains_key(&key))
+            && (entries.len() < MAX_SERVERS || entries.contains_key(&key))
         {
-            seen.insert(key, PeerCertificateEntry { digest, certificate });
+            entries.insert(key, PeerCertificateEntry { digest, certificate });
         }
     }
 
@@ -66,9 +66,9 @@ impl PeerCertificates {
 
     /// Address, name and certificate of servers with a certificate that expires until `until` (seconds since 1970).
     pub fn expiring(&self, until: u64) -> Vec<(String, String, PeerCertificateInfo)> {
-        let seen = self.entries.lock();
-        let ending = seen.iter().filter(|(_, seen)| seen.certificate.not_after <= until);
-        ending.map(|((address, name), seen)| (address.clone(), name.clone(), seen.certificate.clone())).collect()
+        let entries = self.entries.lock();
+        let ending = entries.iter().filter(|(_, entry)| entry.certificate.not_after <= until);
+        ending.map(|((address, name), entry)| (address.clone(), name.clone(), entry.certificate.clone())).collect()
     }
 
     /// Family `narthex_peer_certificate_expiry_timestamp_seconds`.

@@ -97,12 +97,12 @@ impl ReviewMetrics {
     }
 
     /// Counts an HTTP request for a review; without a status if there was no response.
-    pub fn record_request(&self, review: ReviewKind, status: Option<u16>, took: Duration) {
+    pub fn record_request(&self, review: ReviewKind, status: Option<u16>, duration: Duration) {
         let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         let mut requests = self.requests[review as usize].lock();
         let (count, histogram) = requests.entry(code).or_insert_with(|| (0, Histogram::new(&REVIEW_SECONDS)));
         *count += 1;
-        histogram.observe_duration(took);
+        histogram.observe_duration(duration);
     }
 
     /// Counts a request as waiting for a TokenReview until the guard is dropped.
@@ -164,16 +164,16 @@ impl ReviewMetrics {
         text.family("authentication_token_cache_request_duration_seconds", MetricType::Histogram, "[ALPHA] ");
         // Hits take microseconds: they are counted, not timed.
         let hits = self.token_cache_hits();
-        let mut known = vec![0; TOKEN_SECONDS.printed.len() + 1];
-        known[0] = hits;
-        text.histogram(&[("status", "hit")], TOKEN_SECONDS.printed, &known, 0.0);
-        let mut asked = 0;
+        let mut hit_counts = vec![0; TOKEN_SECONDS.printed.len() + 1];
+        hit_counts[0] = hits;
+        text.histogram(&[("status", "hit")], TOKEN_SECONDS.printed, &hit_counts, 0.0);
+        let mut miss_count = 0;
         if let Some(misses) = &*misses {
-            asked = render_histogram(text, &[("status", "miss")], misses, TOKEN_SECONDS.printed);
+            miss_count = render_histogram(text, &[("status", "miss")], misses, TOKEN_SECONDS.printed);
         }
         text.family("authentication_token_cache_request_total", MetricType::Counter, "[ALPHA] ");
         text.sample(&[("status", "hit")], hits);
-        text.sample(&[("status", "miss")], asked);
+        text.sample(&[("status", "miss")], miss_count);
     }
 
     /// Families `narthex_decision_cache_*`.

@@ -46,6 +46,8 @@ pub struct StorageStats {
     pub compacted: u64,
     /// Why the last write was refused; none after one that succeeded.
     pub refusal: Option<String>,
+    /// CustomResourceDefinitions with rules, which are not enforced.
+    pub unenforced_definitions: Vec<String>,
     /// The resources that are in the watch cache, by group and plural.
     pub resources: Vec<ResourceStats>,
 }
@@ -161,6 +163,18 @@ impl StorageMetrics {
         }
     }
 
+    /// Family `narthex_unenforced_definitions`.
+    pub(in crate::observe::metrics) fn render_unenforced(&self, stats: &StorageStats, text: &mut MetricsText) {
+        text.family(
+            "narthex_unenforced_definitions",
+            MetricType::Gauge,
+            "CustomResourceDefinitions with validation rules (x-kubernetes-validations), which are not enforced.",
+        );
+        if self.source.get().is_some() {
+            text.sample(&[], stats.unenforced_definitions.len() as u64);
+        }
+    }
+
     /// Family `apiserver_watch_cache_resource_version`.
     pub(in crate::observe::metrics) fn render_watch_cache(&self, stats: &StorageStats, text: &mut MetricsText) {
         text.family(
@@ -177,10 +191,10 @@ impl StorageMetrics {
         let mut requests = self.requests.lock().clone();
         requests.sort_by(|one, other| (&one.group, &one.resource).cmp(&(&other.group, &other.resource)));
         let each = |write: SampleWriter<'_>| {
-            for (place, operation) in OPERATIONS.into_iter().enumerate() {
+            for (index, operation) in OPERATIONS.into_iter().enumerate() {
                 for one in &requests {
                     let labels = [("group", &*one.group), ("operation", operation), ("resource", &one.resource)];
-                    write(&labels, &one.operations[place].lock());
+                    write(&labels, &one.operations[index].lock());
                 }
             }
         };
@@ -248,9 +262,9 @@ fn by_resource(stats: &StorageStats, text: &mut MetricsText, value: impl Fn(&Res
 
 impl StorageRequests {
     /// Counts a request and its duration.
-    pub fn record(&self, operation: StorageOperation, took: Duration, failed: bool) {
+    pub fn record(&self, operation: StorageOperation, duration: Duration, failed: bool) {
         let mut counts = self.operations[operation as usize].lock();
-        counts.durations.observe_duration(took);
+        counts.durations.observe_duration(duration);
         counts.requests += 1;
         counts.errors += u64::from(failed);
     }

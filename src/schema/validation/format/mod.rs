@@ -81,7 +81,7 @@ pub(super) fn validate_format(
     schema: &Schema,
     text: &str,
     path: Option<&ValuePath<'_>>,
-    result: &mut ValidationResult,
+    result: &mut ValidationResult<'_>,
 ) {
     let format = supported_format(schema);
     if format.is_empty() || !is_text_format(format) {

@@ -14,7 +14,7 @@ static CREDIT_CARD: LazyLock<Pattern> = LazyLock::new(|| {
 /// The number of a credit card with a valid check digit. What is no digit does not count.
 pub(super) fn is_credit_card(text: &str) -> bool {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
-    let weigh = |(place, digit): (usize, u8)| match u32::from(digit - b'0') * (1 + u32::from(place % 2 == 1)) {
+    let weigh = |(index, digit): (usize, u8)| match u32::from(digit - b'0') * (1 + u32::from(index % 2 == 1)) {
         two_digits @ 10.. => two_digits - 9,
         one => one,
     };
@@ -41,7 +41,7 @@ pub(super) fn is_isbn10(text: &str) -> bool {
 /// An ISBN with thirteen digits. White space and dashes do not count.
 pub(super) fn is_isbn13(text: &str) -> bool {
     let text = without_separators(text);
-    let weigh = |(place, digit): (usize, u8)| u32::from(digit - b'0') * if place % 2 == 1 { 3 } else { 1 };
+    let weigh = |(index, digit): (usize, u8)| u32::from(digit - b'0') * if index % 2 == 1 { 3 } else { 1 };
     text.len() == 13
         && text.bytes().all(|byte| byte.is_ascii_digit())
         && text.bytes().enumerate().map(weigh).sum::<u32>() % 10 == 0

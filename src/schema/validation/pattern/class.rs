@@ -91,11 +91,11 @@ fn parse_set(text: &str, folds_case: bool) -> Result<Option<(CodePoints, &str)>,
     if let Some(end) = text.strip_prefix("[:").and_then(|inner| inner.find(":]")) {
         let (name, rest) = text.split_at(end + "[::]".len());
         let word = &name[2..name.len() - 2];
-        let wanted = word.strip_prefix('^').unwrap_or(word);
-        let Some((_, ranges)) = POSIX_CLASSES.iter().find(|(known, _)| *known == wanted) else {
+        let class_name = word.strip_prefix('^').unwrap_or(word);
+        let Some((_, ranges)) = POSIX_CLASSES.iter().find(|(class, _)| *class == class_name) else {
             return Err(SyntaxErrorCode::InvalidCharacterRange.at(name));
         };
-        return Ok(Some((set_of(ranges, wanted.len() < word.len(), folds_case), rest)));
+        return Ok(Some((set_of(ranges, class_name.len() < word.len(), folds_case), rest)));
     }
     parse_set_escape(text, folds_case)
 }
@@ -124,9 +124,9 @@ fn parse_unicode_set(text: &str, folds_case: bool) -> Parsed<'_, CodePoints> {
     let Some(end) = end else { return Err(SyntaxErrorCode::InvalidCharacterRange.at(text)) };
     let (name, rest) = inner.split_at(end);
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
-    let wanted = name.strip_prefix('^').unwrap_or(name);
-    let is_negated = text.starts_with("\\P") != (wanted.len() < name.len());
-    let set = named_set(wanted, folds_case);
+    let property = name.strip_prefix('^').unwrap_or(name);
+    let is_negated = text.starts_with("\\P") != (property.len() < name.len());
+    let set = named_set(property, folds_case);
     let set = set.ok_or_else(|| SyntaxErrorCode::InvalidCharacterRange.at(before(text, rest)))?;
     Ok((if is_negated { set.complement() } else { set }, rest))
 }

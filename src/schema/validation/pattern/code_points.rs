@@ -7,6 +7,8 @@ pub(super) const MAX_CODE_POINT: u32 = 0x0010_FFFF;
 /// Code points that no text has: halves of UTF-16 characters.
 const FIRST_SURROGATE: u32 = 0xD800;
 const LAST_SURROGATE: u32 = 0xDFFF;
+/// Weight of a set of nearly all code points.
+pub(super) const ANY_CHARACTER_WEIGHT: usize = 16;
 /// Least number of ranges that are sorted while a set is built.
 const LEAST_SORTED: usize = 1024;
 
@@ -34,6 +36,16 @@ impl CodePoints {
             [(first, last)] if first == last => Some(first),
             _ => None,
         }
+    }
+
+    /// How large the set is when it is compiled: a range of ASCII is 1, others are sequences of several bytes.
+    pub(super) fn weight(&self) -> usize {
+        let of_range = |(first, last): &(u32, u32)| match (*first, *last) {
+            (_, ..0x80) => 1,
+            (..0x800, 0x1_0000..) => ANY_CHARACTER_WEIGHT,
+            _ => 4,
+        };
+        self.ranges.iter().map(of_range).sum::<usize>().max(1)
     }
 
     /// All code points that are not in the set.

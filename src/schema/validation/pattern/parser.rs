@@ -8,7 +8,7 @@
 //! operators can be refused by only one of both.
 
 use super::class::{before, parse_class, parse_escape, parse_set_escape, split_first};
-use super::code_points::CodePoints;
+use super::code_points::{ANY_CHARACTER_WEIGHT, CodePoints};
 use super::flags::{Flags, GroupStart};
 use super::piece::{Alternatives, MAX_COPIES, Piece, PieceKind, Repetition};
 use super::syntax_error::{ElementLimit, PatternError, SyntaxErrorCode};
@@ -26,6 +26,8 @@ pub(super) struct Translation {
     pub(super) text: String,
     /// Height of its tree of operators.
     pub(super) height: usize,
+    /// How large it is when it is compiled; see `Piece`.
+    pub(super) weight: usize,
 }
 
 /// Translates an expression.
@@ -98,7 +100,7 @@ impl<'a> Parser<'a> {
                 '$' => self.push_text(if self.flags.is_multi_line { "(?m:$)" } else { r"\z" }).map(|()| after)?,
                 '.' => {
                     let text = if self.flags.dot_matches_newline { "(?s:.)" } else { "." };
-                    self.push(PieceKind::Class, |out| out.push_str(text))?;
+                    self.push(PieceKind::Class, ANY_CHARACTER_WEIGHT, |out| out.push_str(text))?;
                     after
                 }
                 '[' => {
@@ -122,7 +124,7 @@ impl<'a> Parser<'a> {
         if !self.outer.is_empty() {
             return Err(SyntaxErrorCode::MissingParenthesis.at(self.expression));
         }
-        Ok(Translation { text: self.text, height: whole.height })
+        Ok(Translation { text: self.text, height: whole.height, weight: whole.weight })
     }
 
     /// Parses what begins with a backslash outside of a class.
@@ -171,7 +173,7 @@ impl<'a> Parser<'a> {
         let folds_case = self.flags.folds_case;
         let set: CodePoints = [(code_point, code_point)].into_iter().collect();
         let set = if folds_case { fold_case(&set) } else { set };
-        self.push(PieceKind::Literal { folds_case, is_single: true }, |out| set.write(out))
+        self.push(PieceKind::Literal { folds_case, is_single: true }, set.weight(), |out| set.write(out))
     }
 
     fn push_class(&mut self, set: &CodePoints) -> Result<(), PatternError> {
@@ -184,17 +186,17 @@ impl<'a> Parser<'a> {
             Some(first) if is_letter(first) => PieceKind::Literal { folds_case: true, is_single: true },
             _ => PieceKind::Class,
         };
-        self.push(kind, |out| set.write(out))
+        self.push(kind, set.weight(), |out| set.write(out))
     }
 
     fn push_text(&mut self, text: &str) -> Result<(), PatternError> {
-        self.push(PieceKind::Other, |out| out.push_str(text))
+        self.push(PieceKind::Other, 1, |out| out.push_str(text))
     }
 
-    fn push(&mut self, kind: PieceKind, write: impl FnOnce(&mut String)) -> Result<(), PatternError> {
+    fn push(&mut self, kind: PieceKind, weight: usize, write: impl FnOnce(&mut String)) -> Result<(), PatternError> {
         let start = self.text.len();
         write(&mut self.text);
-        self.push_piece(Piece::new(kind, start))
+        self.push_piece(Piece { weight, ..Piece::new(kind, start) })
     }
 
     fn push_piece(&mut self, piece: Piece) -> Result<(), PatternError> {

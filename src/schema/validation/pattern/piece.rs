@@ -36,12 +36,14 @@ pub(super) struct Piece {
     pub(super) copies: i32,
     /// Whether its text ends with a repetition.
     pub(super) is_repetition: bool,
+    /// How large it is when it is compiled, with all copies that repetitions make: characters, and ranges of characters.
+    pub(super) weight: usize,
 }
 
 impl Piece {
     /// A piece without inner pieces.
     pub(super) fn new(kind: PieceKind, start: usize) -> Piece {
-        Piece { kind, start, height: 1, copies: 1, is_repetition: false }
+        Piece { kind, start, height: 1, copies: 1, is_repetition: false, weight: 1 }
     }
 
     /// The piece in a group that captures.
@@ -51,8 +53,10 @@ impl Piece {
 
     /// The piece with an operator that repeats it.
     pub(super) fn repeated(self, repetition: &Repetition<'_>) -> Piece {
-        let copies = if repetition.most == Some(0) { 1 } else { self.copies * repetition.copies().max(1) };
-        Piece { kind: PieceKind::Other, height: self.height + 1, copies, is_repetition: true, ..self }
+        let copies = if repetition.max == Some(0) { 1 } else { self.copies * repetition.copies().max(1) };
+        let times = usize::try_from(repetition.copies()).unwrap_or(1).max(1);
+        let weight = self.weight.saturating_mul(times).saturating_add(1);
+        Piece { kind: PieceKind::Other, height: self.height + 1, copies, is_repetition: true, weight, ..self }
     }
 
     /// Joins the last two pieces to one if they are literals.
@@ -62,6 +66,7 @@ impl Piece {
             && matches!(last.kind, PieceKind::Literal { folds_case: other, .. } if other == *folds_case)
         {
             *is_single = false;
+            first.weight = first.weight.saturating_add(last.weight);
             pieces.pop();
         }
     }
@@ -75,6 +80,7 @@ impl Piece {
             _ => Piece {
                 height: 1 + pieces.iter().map(|piece| piece.height_within(PieceKind::Concatenation)).max().unwrap_or(0),
                 copies: pieces.iter().map(|piece| piece.copies).max().unwrap_or(1),
+                weight: pieces.iter().fold(1, |sum, piece| piece.weight.saturating_add(sum)),
                 ..Piece::new(PieceKind::Concatenation, start)
             },
         }
@@ -99,6 +105,7 @@ pub(super) struct Alternatives {
     /// Height of the highest one.
     height: usize,
     copies: i32,
+    weight: usize,
 }
 
 impl Alternatives {
@@ -106,7 +113,7 @@ impl Alternatives {
     pub(super) fn add(alternatives: Option<Alternatives>, piece: Piece) -> Alternatives {
         let height = piece.height_within(PieceKind::Alternation);
         let Some(others) = alternatives else {
-            return Alternatives { last: piece, count: 1, height, copies: piece.copies };
+            return Alternatives { last: piece, count: 1, height, copies: piece.copies, weight: piece.weight };
         };
         let joins_class = others.last.is_class() && piece.is_class();
         let joins = joins_class || others.last.kind == PieceKind::Empty && piece.kind == PieceKind::Empty;
@@ -115,6 +122,7 @@ impl Alternatives {
             count: others.count + usize::from(!joins),
             height: others.height.max(height),
             copies: others.copies.max(piece.copies),
+            weight: others.weight.saturating_add(piece.weight),
         }
     }
 
@@ -123,7 +131,8 @@ impl Alternatives {
         if self.count == 1 {
             return self.last;
         }
-        Piece { height: 1 + self.height, copies: self.copies, ..Piece::new(PieceKind::Alternation, self.last.start) }
+        let (height, copies, weight) = (1 + self.height, self.copies, self.weight);
+        Piece { height, copies, weight, ..Piece::new(PieceKind::Alternation, self.last.start) }
     }
 }
 
@@ -133,32 +142,32 @@ pub(super) struct Repetition<'a> {
     /// Its text, without a mark that fewer repetitions are preferred.
     pub(super) text: &'a str,
     least: i32,
-    most: Option<i32>,
+    max: Option<i32>,
 }
 
 impl<'a> Repetition<'a> {
     /// Parses `*`, `+`, `?`, `{2}`, `{2,}` or `{2,3}`. Other text in braces is literal.
     pub(super) fn parse(text: &'a str) -> Result<Option<(Repetition<'a>, &'a str)>, PatternError> {
-        let (least, most) = match text.as_bytes().first() {
+        let (least, max) = match text.as_bytes().first() {
             Some(b'*') => (0, None),
             Some(b'+') => (1, None),
             Some(b'?') => (0, Some(1)),
             _ => {
-                let Some((least, most, rest)) = parse_counts(text) else { return Ok(None) };
+                let Some((least, max, rest)) = parse_counts(text) else { return Ok(None) };
                 let operator = &text[..text.len() - rest.len()];
-                if least > MAX_COPIES || most.is_some_and(|most| most > MAX_COPIES || most < least) {
+                if least > MAX_COPIES || max.is_some_and(|max| max > MAX_COPIES || max < least) {
                     return Err(SyntaxErrorCode::InvalidRepeatCount.at(operator));
                 }
-                return Ok(Some((Repetition { text: operator, least, most }, rest)));
+                return Ok(Some((Repetition { text: operator, least, max }, rest)));
             }
         };
         let (operator, rest) = text.split_at(1);
-        Ok(Some((Repetition { text: operator, least, most }, rest)))
+        Ok(Some((Repetition { text: operator, least, max }, rest)))
     }
 
     /// How many copies it makes.
     pub(super) fn copies(&self) -> i32 {
-        self.most.unwrap_or(self.least)
+        self.max.unwrap_or(self.least)
     }
 }
 
@@ -172,8 +181,8 @@ fn parse_counts(text: &str) -> Option<(i32, Option<i32>, &str)> {
     if let Some(rest) = rest.strip_prefix('}') {
         return Some((least, None, rest));
     }
-    let (most, rest) = parse_count(rest)?;
-    Some((least, Some(most), rest.strip_prefix('}')?))
+    let (max, rest) = parse_count(rest)?;
+    Some((least, Some(max), rest.strip_prefix('}')?))
 }
 
 /// Parses a number without leading zeros.

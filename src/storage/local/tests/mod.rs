@@ -1,5 +1,7 @@
 //! Tests of the store in a file: the contract, what is kept across a restart, and what is refused.
 
+mod backup;
+mod history_reads;
 mod kill;
 mod wal;
 
@@ -10,22 +12,24 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::contract::{
-    FeedReader, StoreUnderTest, assert_contract, assert_history, commit, key, prefix, put, steps, wait,
-};
+use crate::storage::contract::{FeedReader, StoreUnderTest, assert_contract, commit, key, prefix, put, wait};
+use crate::storage::random_history::{assert_history, steps};
 use crate::storage::{CommitOutcome, FIRST_REVISION, FaultyStore};
 
 /// A folder for a store, whose clock stands still and whose failures are noted.
 struct StoreFixture {
     folder: TempDir,
+    /// The monotonic clock.
     now: Arc<AtomicU64>,
+    /// How far the wall clock is ahead of it.
+    offset: Arc<AtomicU64>,
     aborted: Arc<Mutex<Vec<String>>>,
 }
 
 impl StoreFixture {
     fn new() -> StoreFixture {
         let now = Arc::new(AtomicU64::new(1_000_000));
-        StoreFixture { folder: tempfile::tempdir().unwrap(), now, aborted: Arc::default() }
+        StoreFixture { folder: tempfile::tempdir().unwrap(), now, offset: Arc::default(), aborted: Arc::default() }
     }
 
     fn file(&self) -> PathBuf {
@@ -34,10 +38,12 @@ impl StoreFixture {
 
     fn settings(&self) -> LocalStoreSettings {
         let (now, aborted) = (self.now.clone(), self.aborted.clone());
+        let (monotonic, offset) = (now.clone(), self.offset.clone());
         LocalStoreSettings {
             synchronizes: false,
             retained_changes: 0,
-            clock: Arc::new(move || now.load(Ordering::SeqCst)),
+            clock: Arc::new(move || now.load(Ordering::SeqCst) + offset.load(Ordering::SeqCst)),
+            monotonic: Arc::new(move || monotonic.load(Ordering::SeqCst)),
             abort: Arc::new(move |reason| aborted.lock().push(reason.to_owned())),
             ..LocalStoreSettings::new(self.file())
         }
@@ -299,6 +305,107 @@ fn store_expires_records_as_deletes() {
     fixture.advance(1_000_000);
     wait(store.maintain()).unwrap();
     assert_eq!(wait(store.load(&prefix("/r/"))).unwrap().records.len(), 1, "what has no time to live stays");
+}
+
+#[test]
+fn store_expiry_and_history_ignore_jumps_of_the_wall_clock() {
+    const DAYS: u64 = 24 * 3_600_000;
+    let fixture = StoreFixture::new();
+    let mut store = fixture.open();
+    let ttl = Mutation::Put { value: "1".into(), ttl: Some(Duration::from_secs(3_600)) };
+    let mut last = put(&store, "/r/a/x", Expect::Absent, "1");
+    for name in 0..20 {
+        commit(&store, &prefix("/r/events/").key("ns", &format!("e{name}")).unwrap(), Expect::Absent, &ttl);
+        last = put(&store, "/r/a/x", Expect::At(last), "2");
+    }
+    let state = |store: &LocalStore| {
+        wait(store.maintain()).unwrap();
+        let loaded = wait(store.load(&prefix("/r/events/"))).unwrap();
+        (loaded.records.len(), loaded.oldest)
+    };
+    fixture.offset.store(400 * DAYS, Ordering::SeqCst);
+    assert_eq!(state(&store), (20, FIRST_REVISION), "while the store is open");
+    // In a process that is started with the wrong time, and in one that is started when it is mended.
+    for offset in [400 * DAYS, 800 * DAYS, 0] {
+        fixture.offset.store(offset, Ordering::SeqCst);
+        drop(store);
+        store = fixture.open();
+        assert_eq!(state(&store), (20, FIRST_REVISION), "{offset}");
+        fixture.advance(60);
+    }
+    // What was created with another wall clock lives as long as the others.
+    fixture.offset.store(90 * DAYS, Ordering::SeqCst);
+    commit(&store, &key("/r/events/ns/late"), Expect::Absent, &ttl);
+    fixture.advance(3_600 - 180);
+    assert_eq!(state(&store).0, 1);
+    fixture.advance(180);
+    assert_eq!(state(&store).0, 0);
+}
+
+#[test]
+fn store_expiry_goes_on_after_each_end_of_the_process() {
+    let fixture = StoreFixture::new();
+    let ttl = Mutation::Put { value: "1".into(), ttl: Some(Duration::from_secs(3_600)) };
+    commit(&fixture.open(), &key("/r/events/ns/a"), Expect::Absent, &ttl);
+    for _ in 0..4 {
+        let store = fixture.open();
+        assert_eq!(wait(store.load(&prefix("/r/events/"))).unwrap().records.len(), 1);
+        fixture.advance(900);
+    }
+    let store = fixture.open();
+    wait(store.maintain()).unwrap();
+    assert_eq!(wait(store.load(&prefix("/r/events/"))).unwrap().records.len(), 0);
+}
+
+#[test]
+fn store_conditions_see_the_changes_of_their_batch() {
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let (owner, owned) = (key("/r/owners/a"), prefix("/r/owned/a/"));
+    let first = put(&store, "/r/owners/a", Expect::Absent, "1");
+    let at = |revision| vec![CommitCondition::At(owner.clone(), revision)];
+    let empty = vec![CommitCondition::Empty(owned)];
+    let (x, y) = (key("/r/owned/a/x"), key("/r/owned/a/y"));
+    // The thread of the store is held up, so that all commits are in one batch.
+    let (release, held) = mpsc::channel::<()>();
+    let sink = BlockingSink { held, entered: mpsc::channel().0 };
+    let after = wait(store.current()).unwrap();
+    wait(store.follow(&prefix("/r/gate/"), after, Box::new(sink))).unwrap();
+    let gate = store.commit(&key("/r/gate/a"), Expect::Absent, Mutation::put("1"));
+    let begun = [
+        store.commit_if(&x, Expect::Absent, Mutation::put("1"), at(first)),
+        store.commit(&owner, Expect::At(first), Mutation::put("ending")),
+        store.commit_if(&y, Expect::Absent, Mutation::put("1"), at(first)),
+        store.commit_if(&owner, Expect::At(first + 3), Mutation::Delete, empty.clone()),
+        store.commit(&x, Expect::At(first + 2), Mutation::Delete),
+        store.commit_if(&owner, Expect::At(first + 3), Mutation::Delete, empty),
+    ];
+    release.send(()).unwrap();
+    wait(gate).unwrap();
+    let outcomes = begun.map(|outcome| match wait(outcome).unwrap() {
+        CommitOutcome::Committed(revision) => format!("{revision}"),
+        CommitOutcome::Conflict(_) => "conflict".to_owned(),
+        CommitOutcome::ConditionFailed(condition) => format!("{condition:?}"),
+    });
+    let text = |offset: u64| format!("{}", first + offset);
+    let failed = [format!("At(\"/r/owners/a\", {first})"), "Empty(\"/r/owned/a/\")".to_owned()];
+    assert_eq!(outcomes, [text(2), text(3), failed[0].clone(), failed[1].clone(), text(4), text(5)]);
+}
+
+/// A sink that waits in its first call.
+struct BlockingSink {
+    held: mpsc::Receiver<()>,
+    entered: mpsc::Sender<()>,
+}
+
+impl ChangeSink for BlockingSink {
+    fn apply(&mut self, _: &[Arc<crate::storage::RecordChange>]) -> bool {
+        let _ = self.entered.send(());
+        let _ = self.held.recv();
+        true
+    }
+
+    fn end(&mut self, _: Error) {}
 }
 
 #[test]

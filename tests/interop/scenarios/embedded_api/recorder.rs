@@ -114,9 +114,6 @@ impl<'e> Recorder<'e> {
                 if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
                     conditions.sort_by_key(|condition| condition["type"].to_string());
                 }
-                if let Some(Value::Array(items)) = fields.get_mut("items") {
-                    items.iter_mut().for_each(remove_type);
-                }
                 let is_object = fields.contains_key("name");
                 for (key, value) in fields.iter_mut() {
                     match (key.as_str(), value.as_str()) {
@@ -190,16 +187,6 @@ fn sort_causes(status: &mut Map<String, Value>) {
         let mut causes: Vec<&str> = causes.trim_end_matches(']').split(", ").collect();
         causes.sort_unstable();
         *message = format!("{head} is invalid: [{}]", causes.join(", "));
-    }
-}
-
-/// Removes the type of a list's item, which kube-apiserver leaves out of built-in kinds; clients know it.
-fn remove_type(item: &mut Value) {
-    if let Some(item) =
-        item.as_object_mut().filter(|item| item.get("kind").is_none_or(|kind| kind != "PartialObjectMetadata"))
-    {
-        item.remove("kind");
-        item.remove("apiVersion");
     }
 }
 

@@ -12,11 +12,13 @@ use http::{HeaderMap, Method, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use self::server::EchoServer;
 use super::*;
-use crate::egress::{BackendTls, EgressRoute, Pool, Resolver};
+use crate::egress::{BackendTls, EgressRoute, Host, Pool, Resolver};
 use crate::message::BodyError;
 use crate::tls::client::ClientSettings;
 use crate::tls::{Authority, CertificateSpec as Wanted};
@@ -186,6 +188,51 @@ async fn endpoint_upgrade_over_unix_socket_beside_h2c() {
             pipe.read_to_string(&mut heard).await.unwrap();
             assert_eq!(heard, "there and back");
         }
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+/// Accepts two connections; sends GOAWAY on the first, whose streams stay open, once `leave` is sent.
+async fn serve_with_goaway(listener: TcpListener, mut leave: oneshot::Receiver<()>) {
+    let accept = async || h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap();
+    let mut leaving = accept().await;
+    let mut streams = Vec::new();
+    loop {
+        let (_, mut respond) = tokio::select! {
+            request = leaving.accept() => request.unwrap().unwrap(),
+            left = &mut leave => break left.unwrap(),
+        };
+        streams.push(respond.send_response(Response::new(()), false).unwrap());
+    }
+    leaving.graceful_shutdown();
+    let ended = async { while leaving.accept().await.is_some() {} };
+    let next = async {
+        let mut next = accept().await;
+        while let Some(request) = next.accept().await {
+            request.unwrap().1.send_response(Response::new(()), true).unwrap();
+        }
+    };
+    tokio::join!(ended, next);
+}
+
+#[tokio::test]
+async fn endpoint_replaces_connection_that_closed_before_request_was_sent() {
+    let test = async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (leave, left) = oneshot::channel();
+        tokio::task::spawn_local(serve_with_goaway(listener, left));
+        let endpoint = endpoint(&Address::tcp(Host::Ip(at.ip()), at.port()), PLAINTEXT_HTTP2);
+        let _open = endpoint.send(get("/a")).await.ok().expect("a response");
+        let connection = endpoint.http2_connections.borrow()[0].clone();
+        let count = connection.read_count();
+        leave.send(()).unwrap();
+        while connection.read_count() == count {
+            tokio::task::yield_now().await;
+        }
+        assert!(connection.is_usable(), "the endpoint does not know yet");
+        assert!(endpoint.send(get("/b")).await.is_ok());
+        assert!(!connection.is_usable());
     };
     LocalSet::new().run_until(test).await;
 }

@@ -22,11 +22,11 @@ impl LeaseCalls {
     }
 
     /// Records a call that was answered.
-    pub fn record(&self, status: u16, took: Duration) {
+    pub fn record(&self, status: u16, duration: Duration) {
         let mut counted = self.counted.lock();
         let (count, durations) = counted.entry(status).or_insert_with(|| (0, DurationHistogram::new(self.bounds)));
         *count += 1;
-        durations.observe(took);
+        durations.observe(duration);
     }
 
     /// Appends the samples of a counter by status, whose label has the name `status_label`, and reason.

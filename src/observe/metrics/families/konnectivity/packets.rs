@@ -90,8 +90,8 @@ impl StreamMetrics {
         *self.errors.lock().entry((segment, code)).or_default() += 1;
     }
 
-    pub(super) fn errors_of(&self, wanted: StreamSegment) -> u64 {
-        self.errors.lock().iter().filter(|((segment, _), _)| *segment == wanted).map(|(_, count)| count).sum()
+    pub(super) fn errors_of(&self, counted_segment: StreamSegment) -> u64 {
+        self.errors.lock().iter().filter(|((segment, _), _)| *segment == counted_segment).map(|(_, count)| count).sum()
     }
 
     /// Appends both families.

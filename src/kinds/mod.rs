@@ -1,0 +1,269 @@
+//! Rules of the kinds: what differs between them when an object is selected, written, printed or removed
+//! (`pkg/registry/*/strategy.go`, `pkg/apis/*/validation`, `pkg/printers`).
+//!
+//! A kind that differs has a file here with its [`KindRules`], which [`rules`] finds. Everything else of a built-in kind is
+//! in `resources/builtin/kinds.json`.
+
+mod api_service;
+/// Cells of a Table.
+pub mod cells;
+mod config_map;
+/// CustomResourceDefinitions.
+pub mod crd;
+/// Objects of custom resources.
+pub mod custom_resource;
+mod endpoint_slice;
+mod endpoints;
+mod event;
+mod initial_status;
+mod lease;
+mod namespace;
+mod other_kinds;
+mod pod;
+mod secret;
+/// Fields that field selectors may name.
+pub mod selectable_fields;
+mod service;
+mod service_account;
+#[cfg(test)]
+mod tests;
+mod validation;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+pub use self::api_service::prepare_new as prepare_new_api_service;
+#[cfg(test)]
+pub use self::validation::kind_errors;
+pub use self::validation::{ValidationSettings, validate_new, validate_replacement};
+
+use self::cells::CellPrinter;
+use self::initial_status::reset_status;
+use self::selectable_fields::SelectableFields;
+use self::validation::{ValidationInput, validate_metadata};
+use crate::kubeapi::Status;
+use crate::kubeapi::field_error::FieldErrors;
+use crate::kubeapi::names::NameRule;
+use crate::resources::{Resource, ServedKind};
+
+/// An object: its fields by name.
+type Object = Map<String, Value>;
+
+/// What a kind does in its own way. A kind states only what differs from [`KindRules::PLAIN`].
+pub struct KindRules {
+    /// Group and plural name; both empty for all custom resources.
+    pub group_resource: (&'static str, &'static str),
+    /// The rule that names of objects must follow.
+    pub name_rule: NameRule,
+    /// The warning about a kind that is deprecated (`APILifecycleDeprecated` in `k8s.io/api`).
+    pub deprecation_warning: Option<&'static str>,
+    /// What `metadata.generation` counts.
+    pub generation: GenerationRule,
+    /// Whether PUT creates an object that does not exist (`AllowCreateOnUpdate`).
+    pub creates_on_update: bool,
+    /// Whether PUT without a resourceVersion replaces whatever there is (`AllowUnconditionalUpdate`).
+    pub allows_unconditional_update: bool,
+    /// Whether DELETE is answered with the object instead of a Status (`ReturnDeletedObject`).
+    pub returns_deleted_object: bool,
+    /// Whether objects are deleted after `--event-ttl`.
+    pub expires: bool,
+    /// What is removed together with an object.
+    pub removal: RemovalRule,
+    /// Fields that field selectors may name, of a built-in kind.
+    pub selectable: SelectableFields,
+    /// Changes the body of a request (`Convert_v1_*` in `pkg/apis/*/v1/conversion.go`).
+    pub convert_body: fn(&mut Object),
+    /// Completes fields of a new object that depend on each other, before everything else (`BeginCreate`).
+    pub begin_create: fn(&mut Object) -> Result<(), Status>,
+    /// Completes fields of an object that replaces another one, before everything else (`BeginUpdate`).
+    pub begin_update: fn(&ObjectUpdate<'_>, &mut Object) -> Result<(), Status>,
+    /// Sets fields of a new object that clients cannot choose, and defaults (`PrepareForCreate`).
+    pub prepare_new: fn(&ServedKind, &mut Object),
+    /// Restores fields that a write to the object or to a subresource cannot change (`PrepareForUpdate`).
+    pub prepare_replacement: fn(&ObjectUpdate<'_>, &mut Object),
+    /// Errors of an object (`Validate`, `ValidateUpdate`).
+    validate: fn(&ValidationInput<'_>) -> FieldErrors,
+    /// Warnings about a valid object that is new or replaces another one (`WarningsOnCreate`, `WarningsOnUpdate`).
+    warnings: fn(&WrittenObject<'_>) -> Vec<String>,
+    /// The cells of an object, one for each column.
+    cells: fn(&CellPrinter<'_>) -> Vec<Value>,
+}
+
+/// What `metadata.generation` of a built-in kind counts: changes of fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GenerationRule {
+    /// Whether new objects have the generation 1.
+    pub begins: bool,
+    /// Fields of the object.
+    pub fields: &'static [&'static str],
+    /// A field of its metadata.
+    pub metadata_field: Option<&'static str>,
+}
+
+/// What is removed together with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalRule {
+    /// Nothing.
+    Alone,
+    /// The objects in a namespace.
+    Namespace,
+    /// The objects of a CustomResourceDefinition.
+    CustomResourceDefinition,
+}
+
+/// A write that replaces an object, or a part of it.
+#[derive(Clone, Copy)]
+pub struct ObjectUpdate<'o> {
+    /// The kind of the object.
+    pub kind: &'o ServedKind,
+    /// The subresource that is written; empty for the object itself.
+    pub subresource: &'o str,
+    /// The object that is replaced.
+    pub old: &'o Object,
+}
+
+/// An object that is written.
+#[derive(Clone, Copy)]
+struct WrittenObject<'o> {
+    subresource: &'o str,
+    /// The object that is replaced; none for a new one.
+    old: Option<&'o Object>,
+    object: &'o Object,
+}
+
+impl GenerationRule {
+    /// Counts nothing.
+    const NONE: GenerationRule = GenerationRule { begins: false, fields: &[], metadata_field: None };
+    /// Counts changes of `spec`.
+    const SPEC: GenerationRule = GenerationRule::of(&["spec"]);
+
+    /// Counts changes of some fields.
+    const fn of(fields: &'static [&'static str]) -> GenerationRule {
+        GenerationRule { begins: true, fields, metadata_field: None }
+    }
+
+    /// Whether a write changes what is counted.
+    fn counts(&self, old: &Object, new: &Object) -> bool {
+        let of_metadata = |object: &Object, field: &str| object.get("metadata")?.get(field).cloned();
+        self.fields.iter().any(|field| old.get(*field) != new.get(*field))
+            || self.metadata_field.is_some_and(|field| of_metadata(old, field) != of_metadata(new, field))
+    }
+}
+
+impl KindRules {
+    /// The rules of a built-in kind that differs in nothing.
+    const PLAIN: KindRules = KindRules {
+        group_resource: ("", ""),
+        name_rule: NameRule::DnsSubdomain,
+        deprecation_warning: None,
+        generation: GenerationRule::NONE,
+        creates_on_update: false,
+        allows_unconditional_update: true,
+        returns_deleted_object: false,
+        expires: false,
+        removal: RemovalRule::Alone,
+        selectable: SelectableFields::NONE,
+        convert_body: |_| {},
+        begin_create: |_| Ok(()),
+        begin_update: |_, _| Ok(()),
+        prepare_new: |kind, object| reset_status(kind, object, &Value::Object(Object::new())),
+        prepare_replacement: |update, object| update.keep_other_part(object),
+        validate: validate_metadata,
+        warnings: |_| Vec::new(),
+        cells: |printer| printer.unprinted_cells(),
+    };
+
+    /// Those of a group and a resource.
+    const fn of(group: &'static str, plural: &'static str) -> KindRules {
+        KindRules { group_resource: (group, plural), ..KindRules::PLAIN }
+    }
+}
+
+impl ObjectUpdate<'_> {
+    /// Gives `object` a field as it was.
+    fn keep(&self, object: &mut Object, field: &str) {
+        match self.old.get(field) {
+            Some(value) => drop(object.insert(field.to_owned(), value.clone())),
+            None => drop(object.remove(field)),
+        }
+    }
+
+    /// A write of the status leaves `spec` as it was; one of the object leaves the status if that is a subresource.
+    fn keep_other_part(&self, object: &mut Object) {
+        match self.subresource {
+            "status" => self.keep(object, "spec"),
+            "" if self.kind.version.subresource("status").is_some() => self.keep(object, "status"),
+            _ => {}
+        }
+    }
+}
+
+impl<'o> WrittenObject<'o> {
+    fn field(&self, name: &str) -> &'o Value {
+        self.object.get(name).unwrap_or(&Value::Null)
+    }
+}
+
+/// The rules of built-in kinds that differ.
+static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::new(|| {
+    let own = [
+        &api_service::RULES,
+        &config_map::RULES,
+        &crd::RULES,
+        &endpoint_slice::RULES,
+        &endpoints::RULES,
+        &event::CORE_RULES,
+        &event::RULES,
+        &lease::RULES,
+        &namespace::RULES,
+        &pod::RULES,
+        &secret::RULES,
+        &service::RULES,
+        &service_account::RULES,
+    ];
+    own.into_iter().chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
+});
+
+/// The rules of a resource's kind.
+pub fn rules(resource: &Resource) -> &'static KindRules {
+    static PLAIN: KindRules = KindRules::PLAIN;
+    match resource.custom {
+        Some(_) => &custom_resource::RULES,
+        None => BUILTIN_RULES.get(&resource.group_resource()).copied().unwrap_or(&PLAIN),
+    }
+}
+
+/// The warning about a kind that is deprecated.
+pub fn deprecation_warning(kind: &ServedKind) -> Option<&str> {
+    match kind.version.custom() {
+        Some(version) => version.deprecation_warning.as_deref(),
+        None => rules(&kind.resource).deprecation_warning,
+    }
+}
+
+/// Whether new objects have `metadata.generation`.
+pub fn has_generation(resource: &Resource) -> bool {
+    rules(resource).generation.begins
+}
+
+/// Whether a write to an object, not to a subresource, changes what `metadata.generation` counts.
+pub fn changes_generation(kind: &ServedKind, old: &Object, new: &Object) -> bool {
+    match kind.version.custom() {
+        Some(version) => custom_resource::changes_generation(version, old, new),
+        None => rules(&kind.resource).generation.counts(old, new),
+    }
+}
+
+/// Warnings about a valid object, which is new without `old`.
+pub fn object_warnings(resource: &Resource, subresource: &str, old: Option<&Object>, object: &Object) -> Vec<String> {
+    (rules(resource).warnings)(&WrittenObject { subresource, old, object })
+}
+
+/// Sets a text field that is absent or empty.
+fn set_default(object: &mut Object, field: &str, value: &str) {
+    if object.get(field).is_none_or(|found| found.is_null() || found == "") {
+        object.insert(field.to_owned(), value.into());
+    }
+}

@@ -1,0 +1,102 @@
+//! Kinds that differ in facts alone, or in a line.
+
+use serde_json::json;
+
+use super::initial_status::reset_status;
+use super::selectable_fields::{SelectableFields, unsupported_with_kind};
+use super::{GenerationRule, KindRules};
+use crate::kubeapi::GoQuoted;
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::custom::cells::scale_cells;
+
+/// Their rules, by group and plural name.
+pub(super) static RULES: [KindRules; 36] = [
+    KindRules {
+        prepare_new: |_, _| {},
+        selectable: SelectableFields::of(&["spec.unschedulable"]),
+        ..KindRules::of("", "nodes")
+    },
+    returning_deleted("", "persistentvolumeclaims"),
+    KindRules {
+        prepare_new: |kind, object| {
+            let created = ObjectMetaView::of_map(object).creation_timestamp().to_owned();
+            reset_status(kind, object, &json!({"phase": "Pending", "lastPhaseTransitionTime": created}));
+        },
+        ..returning_deleted("", "persistentvolumes")
+    },
+    KindRules { generation: GenerationRule::of(&["template"]), ..returning_deleted("", "podtemplates") },
+    KindRules { selectable: SelectableFields::of(&["status.replicas"]), ..counting_spec("", "replicationcontrollers") },
+    returning_deleted("", "resourcequotas"),
+    counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+    counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
+    counting_webhooks("mutatingwebhookconfigurations"),
+    counting_spec("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    counting_spec("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    counting_webhooks("validatingwebhookconfigurations"),
+    counting_spec("apps", "daemonsets"),
+    KindRules {
+        generation: GenerationRule { metadata_field: Some("annotations"), ..GenerationRule::SPEC },
+        ..KindRules::of("apps", "deployments")
+    },
+    counting_spec("apps", "replicasets"),
+    counting_spec("apps", "statefulsets"),
+    // Only the subresource `scale`.
+    KindRules { cells: |printer| scale_cells(printer.object, printer.now), ..KindRules::of("autoscaling", "scales") },
+    counting_spec("batch", "cronjobs"),
+    KindRules {
+        selectable: SelectableFields {
+            labels: &["status.successful"],
+            paths: &[("status.successful", &["status.succeeded"])],
+            unsupported: |_, label| format!("field label {} not supported for Job", GoQuoted(label)),
+            ..SelectableFields::NONE
+        },
+        ..counting_spec("batch", "jobs")
+    },
+    KindRules {
+        selectable: SelectableFields::of(&["spec.signerName"]),
+        ..KindRules::of("certificates.k8s.io", "certificatesigningrequests")
+    },
+    counting_spec("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    counting_spec("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+    counting_spec("networking.k8s.io", "ingressclasses"),
+    counting_spec("networking.k8s.io", "ingresses"),
+    counting_spec("networking.k8s.io", "networkpolicies"),
+    counting_spec("policy", "poddisruptionbudgets"),
+    KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
+    returning_deleted("resource.k8s.io", "resourceclaims"),
+    returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
+    KindRules {
+        generation: GenerationRule::SPEC,
+        selectable: SelectableFields {
+            labels: &["spec.driver", "spec.nodeName"],
+            unsupported: unsupported_with_kind,
+            ..SelectableFields::NONE
+        },
+        ..returning_deleted("resource.k8s.io", "resourceslices")
+    },
+    KindRules {
+        generation: GenerationRule { begins: true, ..GenerationRule::NONE },
+        ..KindRules::of("scheduling.k8s.io", "priorityclasses")
+    },
+    // The generation is counted, and does not begin.
+    KindRules {
+        generation: GenerationRule { begins: false, ..GenerationRule::SPEC },
+        ..returning_deleted("storage.k8s.io", "csidrivers")
+    },
+    returning_deleted("storage.k8s.io", "csinodes"),
+    returning_deleted("storage.k8s.io", "storageclasses"),
+    returning_deleted("storage.k8s.io", "volumeattachments"),
+    returning_deleted("storage.k8s.io", "volumeattributesclasses"),
+];
+
+const fn returning_deleted(group: &'static str, plural: &'static str) -> KindRules {
+    KindRules { returns_deleted_object: true, ..KindRules::of(group, plural) }
+}
+
+const fn counting_spec(group: &'static str, plural: &'static str) -> KindRules {
+    KindRules { generation: GenerationRule::SPEC, ..KindRules::of(group, plural) }
+}
+
+const fn counting_webhooks(plural: &'static str) -> KindRules {
+    KindRules { generation: GenerationRule::of(&["webhooks"]), ..KindRules::of("admissionregistration.k8s.io", plural) }
+}

@@ -1,0 +1,194 @@
+//! Pods (`pkg/registry/core/pod/strategy.go`).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::initial_status::reset_status;
+use super::selectable_fields::SelectableFields;
+use super::{GenerationRule, KindRules, Object};
+
+pub(super) static RULES: KindRules = KindRules {
+    generation: GenerationRule::SPEC,
+    returns_deleted_object: true,
+    selectable: SelectableFields {
+        labels: &[
+            "spec.hostNetwork",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+        ],
+        // The name of clients before v1.
+        aliases: &[("spec.host", "spec.nodeName")],
+        // The second label has no value.
+        paths: &[("status.podIP", &["status.podIP", "status.podIPs.0.ip"]), ("status.podIPs", &[])],
+        ..SelectableFields::NONE
+    },
+    prepare_new: |kind, object| reset_status(kind, object, &initial_pod_status(object)),
+    ..KindRules::of("", "pods")
+};
+
+/// The resources that count for the quality of service.
+const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
+
+/// Positive amounts of compute resources in nanos, by name.
+type Amounts = BTreeMap<&'static str, i128>;
+
+/// The status of a Pod that no scheduler has seen. As upstream, a quality of service that the client gives stays.
+fn initial_pod_status(pod: &Object) -> Value {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let given = pod.get("status").and_then(|status| status["qosClass"].as_str()).filter(|class| !class.is_empty());
+    let mut status = json!({"phase": "Pending", "qosClass": given.unwrap_or_else(|| quality_of_service(spec))});
+    if spec["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        status["conditions"] = json!([{
+            "type": "PodScheduled",
+            "status": "False",
+            "lastTransitionTime": pod.get("metadata").map(|metadata| &metadata["creationTimestamp"]),
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+    status
+}
+
+/// The class of a Pod (`ComputePodQOS` in `pkg/apis/core/helper/qos`): by the resources of the Pod, or by those of its
+/// containers.
+fn quality_of_service(spec: &Value) -> &'static str {
+    let lists = [&spec["containers"], &spec["initContainers"]];
+    let containers = lists.into_iter().filter_map(Value::as_array).flatten().map(|container| &container["resources"]);
+    let parts: Vec<&Value> = match &spec["resources"] {
+        resources @ Value::Object(_) => vec![resources],
+        _ => containers.collect(),
+    };
+    let (mut requests, mut limits, mut is_guaranteed) = (Amounts::new(), Amounts::new(), true);
+    for resources in parts {
+        add_amounts(&resources["requests"], &mut requests);
+        is_guaranteed &= add_amounts(&resources["limits"], &mut limits) == COMPUTE_RESOURCES.len();
+    }
+    if requests.is_empty() && limits.is_empty() {
+        "BestEffort"
+    } else if is_guaranteed && requests == limits {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+/// Adds the positive amounts of `list`; returns their number.
+fn add_amounts(list: &Value, sum: &mut Amounts) -> usize {
+    let mut count = 0;
+    for name in COMPUTE_RESOURCES {
+        if let Some(amount) = list[name].as_str().and_then(nanos).filter(|amount| *amount > 0) {
+            let total = sum.entry(name).or_default();
+            *total = total.saturating_add(amount);
+            count += 1;
+        }
+    }
+    count
+}
+
+/// A quantity in nanos; none if it cannot be read or is too large.
+fn nanos(quantity: &str) -> Option<i128> {
+    let end = quantity.find(|letter: char| !letter.is_ascii_digit() && !"+-.".contains(letter));
+    let (number, suffix) = quantity.split_at(end.unwrap_or(quantity.len()));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let binary = |power| 1024_i128.pow(power) * 1_000_000_000;
+    let decimal = |exponent: i32| 10_i128.checked_pow(u32::try_from(exponent + 9).ok()?);
+    let unit = match suffix {
+        "n" => decimal(-9)?,
+        "u" => decimal(-6)?,
+        "m" => decimal(-3)?,
+        "" => decimal(0)?,
+        "k" => decimal(3)?,
+        "M" => decimal(6)?,
+        "G" => decimal(9)?,
+        "T" => decimal(12)?,
+        "P" => decimal(15)?,
+        "E" => decimal(18)?,
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        exponent => decimal(exponent.strip_prefix(['e', 'E'])?.parse::<i8>().ok()?.into())?,
+    };
+    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    Some(digits.checked_mul(unit)? / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(spec: &Value) -> &'static str {
+        quality_of_service(spec)
+    }
+
+    fn container(requests: &Value, limits: &Value) -> Value {
+        json!({"resources": {"requests": requests, "limits": limits}})
+    }
+
+    #[test]
+    fn pod_quality_of_service_as_upstream() {
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        let same = json!({"cpu": "1000m", "memory": "1024Mi"});
+        assert_eq!(class(&json!({"containers": [{}]})), "BestEffort");
+        assert_eq!(
+            class(&json!({"containers": [container(&json!({"cpu": "0"}), &json!({"gpu": "1"}))]})),
+            "BestEffort"
+        );
+        assert_eq!(class(&json!({"containers": [container(&full, &same)]})), "Guaranteed");
+        assert_eq!(class(&json!({"containers": [container(&full, &same), {}]})), "Burstable");
+        assert_eq!(class(&json!({"containers": [container(&json!({"cpu": "1"}), &full)]})), "Burstable");
+        let halves = [container(&json!({"cpu": "0.5"}), &json!({})), container(&json!({"cpu": "500m"}), &json!({}))];
+        assert_eq!(class(&json!({"containers": halves})), "Burstable");
+        let init = json!({"containers": [container(&full, &full)], "initContainers": [{}]});
+        assert_eq!(class(&init), "Burstable");
+        // The resources of the Pod count before those of its containers.
+        assert_eq!(class(&json!({"containers": [{}], "resources": {"requests": full, "limits": same}})), "Guaranteed");
+        assert_eq!(class(&json!({"containers": [{}], "resources": {}})), "BestEffort");
+    }
+
+    #[test]
+    fn pod_status_is_not_the_clients() {
+        let pod = json!({"spec": {}, "status": {"phase": "Running", "qosClass": "Guaranteed"}});
+        assert_eq!(initial_pod_status(pod.as_object().unwrap()), json!({"phase": "Pending", "qosClass": "Guaranteed"}));
+        let gated = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"schedulingGates": [{"name": "g"}]}});
+        let status = initial_pod_status(gated.as_object().unwrap());
+        assert_eq!(
+            (&status["qosClass"], &status["conditions"][0]["reason"]),
+            (&json!("BestEffort"), &json!("SchedulingGated"))
+        );
+    }
+
+    #[test]
+    fn quantities_compared_in_nanos() {
+        for (text, expected) in [
+            ("1", Some(1_000_000_000)),
+            ("100m", Some(100_000_000)),
+            ("+1.5Ki", Some(1_536_000_000_000)),
+            ("1e3", Some(1_000_000_000_000)),
+            ("1E-3", Some(1_000_000)),
+            ("3n", Some(3)),
+            ("-1", Some(-1_000_000_000)),
+            ("1E", Some(10_i128.pow(27))),
+            (".5", Some(500_000_000)),
+            ("", None),
+            ("x", None),
+            ("1 ", None),
+            ("1e999", None),
+            ("1e100", None),
+        ] {
+            assert_eq!(nanos(text), expected, "{text}");
+        }
+        assert_eq!(nanos(&"9".repeat(60)), None);
+    }
+}

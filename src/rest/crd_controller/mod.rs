@@ -1,0 +1,340 @@
+//! Serves what the CustomResourceDefinitions of the store define: accepts their names, publishes the catalog, registers
+//! their groups, and removes what is deleted.
+
+mod conditions;
+mod names;
+mod removal;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
+use self::names::{TakenNames, accept_names};
+use self::removal::{is_pending, start_removal};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::process::ShutdownPhase;
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::catalog::CatalogEntry;
+use crate::resources::custom::{Definition, custom_entries};
+use crate::rest::errors::unavailable;
+use crate::rest::local_api_services::{api_service_name, register_selected_groups};
+use crate::rest::{ApiServer, stored_object};
+use crate::storage::Revision;
+use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
+
+/// Longest wait for discovery and OpenAPI before definitions are established: with many backends, discovery is published
+/// with pauses of seconds.
+const DOCUMENTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause after the store could not be read or written.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The controller of CustomResourceDefinitions.
+pub struct CrdController {
+    api: ApiServer,
+    definitions: ResourceCollection,
+    known: BTreeMap<String, KnownCrd>,
+    /// Names of definitions whose schemas were checked, with uids and generations.
+    checked: HashMap<String, (String, i64)>,
+    /// Groups with definitions that changed since names were accepted.
+    changed_groups: BTreeSet<String>,
+    /// Whether something changed that is not dealt with: a write failed.
+    is_behind: bool,
+    /// Group-versions that are registered.
+    registered: BTreeSet<(String, String)>,
+}
+
+/// The field of a schema with rules, as objects are stored.
+const RULES_FIELD: &str = "\"x-kubernetes-validations\":[{";
+
+/// A definition as it is stored, and read.
+type StoredCrd = (Arc<Stored>, Arc<Definition>);
+
+/// A definition, and what it makes of the catalog.
+struct KnownCrd {
+    revision: Revision,
+    definition: Arc<Definition>,
+    /// The definition of which `entries` are made: with names that are accepted but not written yet.
+    served: Arc<Definition>,
+    entries: Vec<CatalogEntry>,
+}
+
+impl CrdController {
+    /// Reads the definitions of the store and publishes the catalog.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn start(api: ApiServer) -> Result<CrdController, Status> {
+        let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+        let kind = kind.ok_or_else(|| Status::internal_error("no customresourcedefinitions"))?;
+        let definitions = api.collection(&kind.resource)?;
+        definitions.ensure_loaded().await.map_err(|error| unavailable(&error))?;
+        let mut controller = CrdController {
+            api,
+            definitions,
+            known: BTreeMap::new(),
+            checked: HashMap::new(),
+            changed_groups: BTreeSet::new(),
+            // The last process may have ended before it dealt with what it stored.
+            is_behind: true,
+            registered: BTreeSet::new(),
+        };
+        controller.update_catalog();
+        controller.registered = controller.served_versions();
+        Ok(controller)
+    }
+
+    /// Follows the definitions until the process drains. The thread should run `notifier`.
+    pub async fn run(mut self, notifier: Notifier) {
+        let mut drain = self.api.drain.clone();
+        tokio::select! {
+            () = self.follow(&notifier) => {}
+            () = drain.wait_for(ShutdownPhase::Draining) => {}
+        }
+    }
+
+    async fn follow(&mut self, notifier: &Notifier) {
+        loop {
+            if let Err(status) = self.follow_once(notifier).await {
+                tracing::warn!("CustomResourceDefinitions cannot be followed, tried again: {}", status.message);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn follow_once(&mut self, notifier: &Notifier) -> Result<(), Status> {
+        let query = WatchQuery {
+            namespace: None,
+            selection: Selection::default(),
+            start: WatchStart::Latest { marks_end: true },
+            sends_bookmarks: false,
+            timeout: None,
+        };
+        let mut cursor = self.definitions.watch(query, notifier).await.map_err(|error| unavailable(&error))?;
+        loop {
+            self.reconcile().await?;
+            match cursor.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(Error::Expired { .. }) => return Ok(()),
+                Err(error) => return Err(unavailable(&error)),
+            }
+        }
+    }
+
+    /// Brings the status of every definition, the catalog and the registered groups up to date.
+    async fn reconcile(&mut self) -> Result<(), Status> {
+        self.is_behind |= self.read_changes();
+        while self.is_behind {
+            let groups = std::mem::take(&mut self.changed_groups);
+            let accepted = self.accept_all_names(&groups);
+            if let Err(status) = self.publish(&accepted).await {
+                self.changed_groups.extend(groups);
+                return Err(status);
+            }
+            self.read_changes();
+            self.remove_deleted();
+            // What was read since names were accepted: no event tells of it again.
+            self.is_behind = !self.changed_groups.is_empty();
+        }
+        Ok(())
+    }
+
+    /// Publishes the catalog and registers its groups, then writes the status of definitions: who sees that names are
+    /// accepted, or that a definition is established, finds it served.
+    async fn publish(&mut self, accepted: &[Definition]) -> Result<(), Status> {
+        self.update_catalog();
+        let served = self.served_versions();
+        if served != self.registered {
+            let changed = served.symmetric_difference(&self.registered);
+            let changed: HashSet<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
+            register_selected_groups(&self.api, |name| changed.contains(name)).await?;
+            self.registered = served;
+        }
+        if !accepted.is_empty() {
+            let documented = self.api.catalog_publisher.wait_until_applied();
+            if tokio::time::timeout(DOCUMENTS_TIMEOUT, documented).await.is_err() {
+                tracing::warn!(
+                    "discovery does not have the latest CustomResourceDefinitions; they are served nevertheless"
+                );
+            }
+        }
+        for definition in accepted {
+            self.write_status(definition).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the definitions that changed. Returns whether any did.
+    fn read_changes(&mut self) -> bool {
+        let snapshot = self.definitions.snapshot();
+        let stored: HashMap<&str, &Arc<Stored>> =
+            snapshot.range(self.definitions.prefix(), None).map(|stored| (stored.name(), stored)).collect();
+        let mut has_changed = false;
+        let changed_groups = &mut self.changed_groups;
+        self.known.retain(|name, known| {
+            let stays = stored.contains_key(name.as_str());
+            if !stays {
+                has_changed = true;
+                changed_groups.insert(known.definition.spec.group.clone());
+            }
+            stays
+        });
+        for (name, stored) in stored {
+            if self.known.get(name).is_some_and(|known| known.revision == stored.revision()) {
+                continue;
+            }
+            has_changed = true;
+            note_unenforced_rules(&self.api, name, stored.bytes());
+            match Definition::read(stored) {
+                Ok(definition) => {
+                    self.changed_groups.insert(definition.spec.group.clone());
+                    let entries = self.entries_of(&definition, stored);
+                    let (revision, definition) = (stored.revision(), Arc::new(definition));
+                    let known = KnownCrd { revision, served: definition.clone(), definition, entries };
+                    self.known.insert(name.to_owned(), known);
+                }
+                Err(error) => {
+                    tracing::error!(definition = name, "stored CustomResourceDefinition cannot be read: {error}");
+                    self.known.remove(name);
+                }
+            }
+        }
+        self.api.unenforced.lock().retain(|name| self.known.contains_key(name));
+        has_changed
+    }
+
+    /// The entries of a definition: those that it has, unless something changed that they depend on. So a schema is
+    /// compiled once, and watches go on while the specification stays the same.
+    fn entries_of(&self, definition: &Definition, stored: &Arc<Stored>) -> Vec<CatalogEntry> {
+        if !definition.has_condition("Established") {
+            return Vec::new();
+        }
+        // Its objects would be those of the server, and be deleted with the definition.
+        if self.api.has_builtin_group(&definition.spec.group) {
+            let (name, group) = (&definition.metadata.name, &definition.spec.group);
+            tracing::warn!(definition = name, group, "CustomResourceDefinition not served: its group is built in");
+            return Vec::new();
+        }
+        let known = self.known.get(&definition.metadata.name).filter(|known| {
+            let (before, now) = (&known.served, definition);
+            (&before.metadata.uid, &before.spec, &before.status.accepted_names)
+                == (&now.metadata.uid, &now.spec, &now.status.accepted_names)
+        });
+        let Some((known, first)) = known.and_then(|known| Some((known, known.entries.first()?))) else {
+            return custom_entries(definition, stored, None);
+        };
+        if known.served.metadata.deletion_timestamp == definition.metadata.deletion_timestamp {
+            return known.entries.clone();
+        }
+        custom_entries(definition, stored, first.kind.resource.custom.as_ref())
+    }
+
+    /// Accepts the names of every definition of some groups, the older ones first, checks schemas and approvals. Returns
+    /// the definitions whose status changed.
+    fn accept_all_names(&mut self, changed_groups: &BTreeSet<String>) -> Vec<Definition> {
+        self.checked.retain(|name, _| self.known.contains_key(name));
+        // Names are taken within a group.
+        let mut groups: BTreeMap<String, Vec<StoredCrd>> = BTreeMap::new();
+        let snapshot = self.definitions.snapshot();
+        for stored in snapshot.range(self.definitions.prefix(), None) {
+            let Some(known) = self.known.get(stored.name()) else { continue };
+            if changed_groups.contains(&known.definition.spec.group) {
+                let group = groups.entry(known.definition.spec.group.clone()).or_default();
+                group.push((stored.clone(), known.definition.clone()));
+            }
+        }
+        let mut accepted = Vec::new();
+        for mut members in groups.into_values() {
+            members.sort_by_key(|(stored, _)| (stored.created(), stored.name().to_owned()));
+            self.accept_names_of_group(&members, &mut accepted);
+        }
+        accepted
+    }
+
+    /// Accepts the names of the definitions of one group.
+    fn accept_names_of_group(&mut self, members: &[StoredCrd], accepted: &mut Vec<Definition>) {
+        let mut taken = TakenNames::of(members.iter().map(|(_, definition)| &**definition));
+        for (stored, before) in members {
+            let name = stored.name().to_owned();
+            let mut definition = Definition::clone(before);
+            accept_names(&mut definition, &taken);
+            set_approval_condition(&mut definition);
+            let state = (before.metadata.uid.clone(), before.metadata.generation);
+            if self.checked.get(&name) != Some(&state) {
+                set_structural_condition(&mut definition, stored.bytes());
+                // A condition that could not be written is looked at again.
+                if definition.condition(NON_STRUCTURAL) == before.condition(NON_STRUCTURAL) {
+                    self.checked.insert(name.clone(), state);
+                }
+            }
+            let is_same = definition.status.conditions == before.status.conditions
+                && definition.status.accepted_names == before.status.accepted_names;
+            if !is_same {
+                taken.replace(before, &definition);
+                let entries = self.entries_of(&definition, stored);
+                if let Some(known) = self.known.get_mut(&name).filter(|known| known.revision == stored.revision()) {
+                    known.entries = entries;
+                    known.served = Arc::new(definition.clone());
+                }
+                accepted.push(definition);
+            }
+        }
+    }
+
+    /// Writes names and conditions. A definition that another writer changed is looked at again with its next event.
+    async fn write_status(&self, definition: &Definition) -> Result<(), Status> {
+        let name = &definition.metadata.name;
+        let key = self.definitions.prefix().key("", name).map_err(Status::internal_error)?;
+        let Some(stored) = self.definitions.get(&key) else { return Ok(()) };
+        if self.known.get(name).is_none_or(|known| known.revision != stored.revision()) {
+            return Ok(());
+        }
+        let mut object: Map<String, Value> = stored_object(&stored).await?;
+        let to_value = |value: Result<Value, serde_json::Error>| value.map_err(Status::internal_error);
+        let status = object.entry("status").or_insert_with(|| Value::Object(Map::new()));
+        status["acceptedNames"] = to_value(serde_json::to_value(&definition.status.accepted_names))?;
+        status["conditions"] = to_value(serde_json::to_value(&definition.status.conditions))?;
+        let value = write_stored_json(&object).bytes;
+        match self.definitions.update(&key, stored.revision(), value.into(), None).await {
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
+    fn update_catalog(&mut self) {
+        self.read_changes();
+        let entries = self.known.values().flat_map(|known| known.entries.iter().cloned());
+        self.api.publish_custom(entries.collect());
+    }
+
+    fn served_versions(&self) -> BTreeSet<(String, String)> {
+        let kinds = self.known.values().flat_map(|known| &known.entries).map(|entry| &entry.kind);
+        kinds.map(|kind| (kind.resource.group.to_string(), kind.version.version.to_string())).collect()
+    }
+
+    /// Begins the removal of definitions that are marked, on this thread.
+    fn remove_deleted(&self) {
+        for known in self.known.values().filter(|known| is_pending(&known.definition)) {
+            let kind = known.entries.first().map(|entry| entry.kind.clone());
+            start_removal(&self.api, &self.definitions, &known.definition, kind);
+        }
+    }
+}
+/// Notes whether a definition has rules. Their expressions are not evaluated here, which is logged once.
+fn note_unenforced_rules(api: &ApiServer, name: &str, definition: &[u8]) {
+    let count = std::str::from_utf8(definition).map_or(0, |text| text.matches(RULES_FIELD).count());
+    let mut unenforced = api.unenforced.lock();
+    if count == 0 {
+        unenforced.remove(name);
+    } else if unenforced.insert(name.to_owned()) {
+        tracing::warn!(
+            definition = name,
+            "CustomResourceDefinition with rules that are not enforced: {count} schemas have x-kubernetes-validations; \
+             validate objects in the controller"
+        );
+    }
+}

@@ -1,0 +1,238 @@
+//! Objects that outlived their namespace or their definition. None is left by this server; stores written by versions
+//! before may have some, and so has a namespace whose finalizer a client removed by hand.
+//!
+//! They are reported at start and stay as they are: they cannot be told from objects whose namespace was lost. What
+//! counts is that nobody inherits them: when the namespace is created, what is below its name is deleted first. Objects
+//! of a missing definition are served again when it is created, as in Kubernetes, save those in a namespace that was
+//! created in the meantime.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::kubeapi::Status;
+use crate::resources::builtin::event_conversion::stored_resource;
+use crate::storage::{CommitCondition, KeyError, Prefix};
+use crate::watch_cache::Error;
+
+use super::errors::unavailable;
+use super::{ApiServer, KEY_ROOT, resource_prefix};
+
+/// Maximum number of names in a log line.
+const MAX_NAMES: usize = 10;
+
+impl ApiServer {
+    /// The conditions that a namespace has no objects, of any resource that the store may have.
+    ///
+    /// # Errors
+    /// The name cannot be part of a key.
+    pub(super) fn emptiness_of(&self, namespace: &str) -> Result<Vec<CommitCondition>, KeyError> {
+        let below = self.namespaced_prefixes()?;
+        below.iter().map(|prefix| Ok(CommitCondition::Empty(prefix.namespace(namespace)?))).collect()
+    }
+
+    /// Prefixes of all resources that may have objects in namespaces, served or not.
+    fn namespaced_prefixes(&self) -> Result<BTreeSet<Prefix>, KeyError> {
+        let builtin = self.settings.catalog.entries().iter().map(|entry| &entry.kind.resource);
+        let builtin = builtin.filter(|resource| resource.is_namespaced && resource.custom.is_none());
+        let mut prefixes = builtin
+            .map(|resource| resource_prefix(stored_resource(resource)))
+            .collect::<Result<BTreeSet<Prefix>, KeyError>>()?;
+        prefixes.extend(self.definition_prefixes());
+        prefixes.extend(self.orphaned.lock().iter().cloned());
+        Ok(prefixes)
+    }
+
+    /// Prefixes of the resources of all definitions that are stored.
+    fn definition_prefixes(&self) -> BTreeSet<Prefix> {
+        let definitions = self.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
+        let Some(definitions) = definitions else { return BTreeSet::new() };
+        let snapshot = definitions.snapshot();
+        let stored = snapshot.range(definitions.prefix(), None);
+        stored.filter_map(|definition| self.definition_prefix(definition.name())).collect()
+    }
+
+    /// Prefix of the resource of a definition, by its name; none for one whose group is built in.
+    pub(super) fn definition_prefix(&self, name: &str) -> Option<Prefix> {
+        let (plural, group) = name.split_once('.')?;
+        let is_custom = group.contains('.') && !self.has_builtin_group(group);
+        Prefix::of_custom(KEY_ROOT, group, plural).ok().filter(|_| is_custom)
+    }
+
+    /// Deletes what is below a prefix, whatever its finalizers, as long as `condition` is met. Returns how many objects were
+    /// deleted.
+    ///
+    /// # Errors
+    /// 503 if the store cannot be read or written.
+    pub(super) async fn delete_below(&self, prefix: &Prefix, condition: &CommitCondition) -> Result<usize, Status> {
+        let deleted = self.collections.delete_below(prefix, condition).await;
+        deleted.map_err(|error| unavailable(&Error::Store(error)))
+    }
+
+    /// Reports objects whose namespace or definition does not exist.
+    ///
+    /// # Errors
+    /// 503 if the store cannot be read.
+    pub(super) async fn report_leftovers(&self) -> Result<(), Status> {
+        let (Ok(root), Some(namespaces)) =
+            (Prefix::parse(&format!("{KEY_ROOT}/")), self.builtin_collection("", "namespaces"))
+        else {
+            return Ok(());
+        };
+        let loaded = self.collections.load(&root).await.map_err(|error| unavailable(&Error::Store(error)))?;
+        namespaces.ensure_loaded().await.map_err(|error| unavailable(&error))?;
+        let namespaces: BTreeSet<String> = namespaces
+            .snapshot()
+            .range(namespaces.prefix(), None)
+            .map(|namespace| namespace.name().to_owned())
+            .collect();
+        let known = self.namespaced_prefixes().map_err(Status::internal_error)?;
+        let definitions = self.definition_prefixes();
+        let (mut by_namespace, mut by_definition) = (BTreeMap::new(), BTreeMap::new());
+        for record in &loaded.records {
+            let Some(prefix) = prefix_of(record.key.as_str(), &known) else { continue };
+            if is_of_definition(&prefix) && !definitions.contains(&prefix) && !self.is_builtin_prefix(&prefix) {
+                *by_definition.entry(prefix.to_string()).or_insert(0_usize) += 1;
+                self.orphaned.lock().insert(prefix.clone());
+            }
+            if let Some((namespace, _)) = record.key.split_below(&prefix)
+                && !namespace.is_empty()
+                && !namespaces.contains(namespace)
+            {
+                *by_namespace.entry(namespace.to_owned()).or_insert(0_usize) += 1;
+            }
+        }
+        report(&by_namespace, "a namespace", "they are deleted when the namespace is created");
+        report(&by_definition, "a CustomResourceDefinition", "they are served again when it is created");
+        Ok(())
+    }
+
+    fn is_builtin_prefix(&self, prefix: &Prefix) -> bool {
+        let group = prefix.as_str().split('/').nth(2).unwrap_or_default();
+        self.has_builtin_group(group)
+    }
+}
+
+/// The prefix of the resource of a key.
+fn prefix_of(key: &str, known: &BTreeSet<Prefix>) -> Option<Prefix> {
+    // `/registry/<plural>/` or, of a definition, `/registry/<group>/<plural>/`.
+    [2, 3].into_iter().find_map(|slashes| {
+        let (end, _) = key.match_indices('/').nth(slashes)?;
+        let prefix = Prefix::parse(&key[..=end]).ok()?;
+        (known.contains(&prefix) || (slashes == 3 && is_of_definition(&prefix))).then_some(prefix)
+    })
+}
+
+/// Whether a prefix is that of a custom resource: its first part is a group, which has a dot.
+fn is_of_definition(prefix: &Prefix) -> bool {
+    prefix.as_str().split('/').nth(2).is_some_and(|group| group.contains('.'))
+}
+
+fn report(counts: &BTreeMap<String, usize>, of: &str, then: &str) {
+    if counts.is_empty() {
+        return;
+    }
+    let (objects, names): (usize, Vec<&str>) =
+        (counts.values().sum(), counts.keys().take(MAX_NAMES).map(String::as_str).collect());
+    let (missing, names) = (counts.len(), names.join(", "));
+    tracing::warn!(objects, missing, names, "store has objects of {of} that does not exist; {then}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use tokio::task::LocalSet;
+
+    use super::super::namespace::{create_empty, start_removal};
+    use super::super::{ApiServerSettings, create_initial_objects};
+    use super::*;
+    use crate::kinds::ValidationSettings;
+    use crate::process::Drain;
+    use crate::resources::catalog::ResourceCatalog;
+    use crate::storage::{Expect, Key, MemoryStore, Mutation, Store};
+    use crate::watch_cache::{Collections, HistoryLimits};
+
+    const DEFINITION: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";
+
+    /// A server above a store with these records.
+    async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer) {
+        let store = MemoryStore::new();
+        for (key, value) in records {
+            let key = Key::parse(key).unwrap();
+            store.commit(&key, Expect::Absent, Mutation::put(value.to_string())).await.unwrap();
+        }
+        let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), Arc::new(|| 0));
+        let settings = ApiServerSettings {
+            event_ttl: Duration::from_secs(3_600),
+            min_request_timeout: Duration::from_secs(1_800),
+            catalog: Arc::new(ResourceCatalog::default()),
+            request_timeout: Duration::from_secs(60),
+            validation: ValidationSettings::default(),
+        };
+        let api = ApiServer::new(collections, settings, Drain::new().1);
+        let definitions = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions").unwrap();
+        definitions.ensure_loaded().await.unwrap();
+        (store, api)
+    }
+
+    fn object(name: &str) -> Value {
+        json!({"apiVersion": "v1", "metadata": {"name": name, "uid": name, "finalizers": ["example.com/hold"]}})
+    }
+
+    async fn keys(store: &MemoryStore, text: &str) -> Vec<String> {
+        let loaded = store.load(&Prefix::parse(text).unwrap()).await.unwrap();
+        loaded.records.iter().map(|record| record.key.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn namespace_created_again_has_nothing_of_its_predecessor() {
+        let (store, api) = server(&[
+            ("/registry/secrets/old/a", object("a")),
+            ("/registry/services/specs/old/a", object("a")),
+            ("/registry/secrets/older/a", object("a")),
+            // Of a definition that is not served, and of one that does not exist.
+            (DEFINITION, object("foos.example.com")),
+            ("/registry/example.com/foos/old/a", object("a")),
+            ("/registry/example.org/bars/old/a", object("a")),
+            ("/registry/example.org/bars/of-cluster", object("a")),
+        ])
+        .await;
+        create_initial_objects(&api).await.unwrap();
+        let namespaces = api.builtin_collection("", "namespaces").unwrap();
+        let key = namespaces.prefix().key("", "old").unwrap();
+        create_empty(&api, &namespaces, &key, object("old").to_string().into()).await.unwrap();
+        assert_eq!(keys(&store, "/registry/secrets/").await, ["/registry/secrets/older/a"]);
+        assert_eq!(keys(&store, "/registry/services/specs/").await, [""; 0]);
+        assert_eq!(keys(&store, "/registry/example.com/").await, [""; 0]);
+        assert_eq!(keys(&store, "/registry/example.org/").await, ["/registry/example.org/bars/of-cluster"]);
+        // One that exists keeps what it has.
+        let put = Key::parse("/registry/secrets/old/b").unwrap();
+        store.commit(&put, Expect::Absent, Mutation::put(object("b").to_string())).await.unwrap();
+        let again = create_empty(&api, &namespaces, &key, object("old").to_string().into()).await;
+        assert!(matches!(again, Err(Error::Conflict { current: Some(_) })));
+        assert_eq!(keys(&store, "/registry/secrets/old/").await, ["/registry/secrets/old/b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespace_is_not_removed_before_objects_of_resources_that_are_not_served() {
+        let (time, uid) = ("2026-01-01T00:00:00Z", "held");
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "spec": {"finalizers": ["kubernetes"]},
+            "metadata": {"name": "held", "uid": uid, "deletionTimestamp": time}, "status": {"phase": "Terminating"}});
+        let (store, api) = server(&[
+            ("/registry/namespaces/held", namespace),
+            (DEFINITION, object("foos.example.com")),
+            ("/registry/example.com/foos/held/a", object("a")),
+        ])
+        .await;
+        let run = async {
+            start_removal(&api, "held".to_owned());
+            while !api.removals.is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        LocalSet::new().run_until(run).await;
+        assert_eq!(keys(&store, "/registry/namespaces/").await, [""; 0]);
+        assert_eq!(keys(&store, "/registry/example.com/").await, [""; 0]);
+    }
+}

@@ -1,0 +1,3 @@
+module narthex/interop/certificates
+
+go 1.26.0
