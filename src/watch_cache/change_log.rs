@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::stored::{Stored, Views};
@@ -72,13 +73,17 @@ pub struct HistoryLimits {
     pub min_changes: usize,
     /// Maximum number of changes.
     pub max_changes: usize,
-    /// Maximum number of bytes of values that are no longer current.
+    /// Memory of the objects that are no longer current, in bytes, of all resources together. A resource takes no more
+    /// than is left: half of it if it is the only one with changes, a third if there are two.
     pub max_bytes: usize,
 }
 
+/// Part of the memory that a resource may take however much the others take.
+const MIN_SHARE: usize = 1024;
+
 impl Default for HistoryLimits {
     fn default() -> Self {
-        HistoryLimits { age: Duration::from_secs(300), min_changes: 100, max_changes: 102_400, max_bytes: 64 << 20 }
+        HistoryLimits { age: Duration::from_secs(300), min_changes: 100, max_changes: 102_400, max_bytes: 256 << 20 }
     }
 }
 
@@ -87,8 +92,10 @@ pub(super) struct ChangeRing {
     changes: VecDeque<Arc<StoredChange>>,
     /// Revision after which all changes are in the ring.
     floor: Revision,
-    /// Number of bytes of the old values.
+    /// Memory of the old objects, in bytes.
     bytes: usize,
+    /// The same of all rings.
+    total: Arc<AtomicUsize>,
     limits: HistoryLimits,
 }
 
@@ -105,8 +112,9 @@ pub(super) enum Scan<T> {
 }
 
 impl ChangeRing {
-    pub(super) fn new(floor: Revision, limits: HistoryLimits) -> ChangeRing {
-        ChangeRing { changes: VecDeque::new(), floor, bytes: 0, limits }
+    /// A ring without changes. `total`: memory of the old objects of all rings.
+    pub(super) fn new(floor: Revision, limits: HistoryLimits, total: Arc<AtomicUsize>) -> ChangeRing {
+        ChangeRing { changes: VecDeque::new(), floor, bytes: 0, total, limits }
     }
 
     /// Revision after which the ring is complete.
@@ -122,7 +130,13 @@ impl ChangeRing {
     /// Adds a change that is newer than all others.
     pub(super) fn push(&mut self, change: Arc<StoredChange>) {
         let now = change.time;
-        self.bytes += old_bytes(&change);
+        let bytes = old_bytes(&change);
+        self.bytes += bytes;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        // Lists of the past are rare.
+        if let Some(old) = &change.old {
+            old.views().clear();
+        }
         self.changes.push_back(change);
         self.trim(now);
     }
@@ -130,14 +144,18 @@ impl ChangeRing {
     /// Drops the oldest changes until the limits hold.
     pub(super) fn trim(&mut self, now: UnixMillis) {
         let HistoryLimits { age, min_changes, max_changes, max_bytes } = self.limits;
+        let min_share = max_bytes / MIN_SHARE;
         let oldest = now.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         while let Some(first) = self.changes.front() {
             let is_old = first.time < oldest && self.changes.len() > min_changes;
-            if !is_old && self.changes.len() <= max_changes && self.bytes <= max_bytes {
+            let share = max_bytes.saturating_sub(self.total.load(Ordering::Relaxed)).max(min_share);
+            if !is_old && self.changes.len() <= max_changes && self.bytes <= share {
                 break;
             }
             self.floor = first.revision;
-            self.bytes -= old_bytes(first);
+            let bytes = old_bytes(first);
+            self.bytes -= bytes;
+            self.total.fetch_sub(bytes, Ordering::Relaxed);
             self.changes.pop_front();
         }
     }
@@ -185,8 +203,14 @@ impl ChangeRing {
     }
 }
 
+impl Drop for ChangeRing {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 fn old_bytes(change: &StoredChange) -> usize {
-    change.old.as_ref().map_or(0, |old| old.bytes().len())
+    change.old.as_ref().map_or(0, |old| old.memory_bytes())
 }
 
 #[cfg(test)]
@@ -194,38 +218,73 @@ mod tests {
     use super::*;
     use crate::storage::{KeyValue, Prefix};
 
-    fn change(revision: Revision, time: UnixMillis, old: usize) -> Arc<StoredChange> {
+    /// A change whose old object takes so much memory.
+    fn change(revision: Revision, time: UnixMillis, old_bytes: usize) -> Arc<StoredChange> {
         let prefix = Prefix::parse("/r/a/").unwrap();
         let key = prefix.key("", "x").unwrap();
-        let value = vec![b'x'; old].into();
+        let value = vec![b'x'; old_bytes.saturating_sub(size_of::<Stored>())].into();
         let record = KeyValue { key: key.clone(), value, created: 2, revision: 2, expires: None };
         let old = Some(Arc::new(Stored::new(Arc::new(record), &prefix, &[])));
         Arc::new(StoredChange::new(revision, time, key, old, None))
     }
 
-    fn ring(limits: HistoryLimits, changes: impl IntoIterator<Item = (Revision, UnixMillis, usize)>) -> ChangeRing {
-        let mut ring = ChangeRing::new(1, limits);
-        changes.into_iter().for_each(|(revision, time, old)| ring.push(change(revision, time, old)));
+    fn ring(limits: HistoryLimits, changes: impl IntoIterator<Item = (Revision, UnixMillis)>) -> ChangeRing {
+        let mut ring = ChangeRing::new(1, limits, Arc::default());
+        changes.into_iter().for_each(|(revision, time)| ring.push(change(revision, time, 0)));
         ring
     }
 
     const LIMITS: HistoryLimits =
-        HistoryLimits { age: Duration::from_millis(100), min_changes: 2, max_changes: 5, max_bytes: 100 };
+        HistoryLimits { age: Duration::from_millis(100), min_changes: 2, max_changes: 5, max_bytes: 1 << 20 };
 
     #[test]
-    fn change_ring_keeps_age_count_and_bytes() {
-        let floor = |changes: &[(Revision, UnixMillis, usize)]| ring(LIMITS, changes.iter().copied()).floor();
-        assert_eq!(floor(&[(2, 0, 1), (3, 100, 1), (4, 100, 1)]), 1, "young enough");
-        assert_eq!(floor(&[(2, 0, 1), (3, 50, 1), (4, 101, 1)]), 2, "older than the age");
-        assert_eq!(floor(&[(2, 0, 1), (3, 999, 1)]), 1, "two are kept whatever their age");
-        assert_eq!(floor(&[2, 3, 4, 5, 6, 7, 8].map(|revision| (revision, 0, 1))), 3, "five at most");
-        assert_eq!(floor(&[(2, 0, 60), (3, 0, 30), (4, 0, 11)]), 2, "bytes");
-        assert_eq!(floor(&[(2, 0, 1), (9, 0, 200)]), 9, "one that is too large itself");
+    fn change_ring_keeps_age_and_count() {
+        let floor = |changes: &[(Revision, UnixMillis)]| ring(LIMITS, changes.iter().copied()).floor();
+        assert_eq!(floor(&[(2, 0), (3, 100), (4, 100)]), 1, "young enough");
+        assert_eq!(floor(&[(2, 0), (3, 50), (4, 101)]), 2, "older than the age");
+        assert_eq!(floor(&[(2, 0), (3, 999)]), 1, "two are kept whatever their age");
+        assert_eq!(floor(&[2, 3, 4, 5, 6, 7, 8].map(|revision| (revision, 0))), 3, "five at most");
+    }
+
+    #[test]
+    fn change_rings_share_their_memory() {
+        let limits = HistoryLimits { max_changes: 100, max_bytes: 9_000, ..LIMITS };
+        let total = Arc::new(AtomicUsize::new(0));
+        let [mut busy, mut other] = [(); 2].map(|()| ChangeRing::new(1, limits, total.clone()));
+        let push = |ring: &mut ChangeRing| (2..12).for_each(|revision| ring.push(change(revision, 0, 1_000)));
+        push(&mut busy);
+        assert_eq!((busy.len(), busy.floor()), (4, 7), "as much as is left");
+        push(&mut other);
+        busy.trim(0);
+        assert_eq!((busy.len(), other.len(), total.load(Ordering::Relaxed)), (3, 2, 5_000), "of what is left again");
+        busy.push(change(12, 0, 10_000));
+        assert_eq!((busy.len(), busy.floor()), (0, 12), "one that is too large itself");
+        drop(other);
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn change_ring_counts_metadata_and_drops_encodings() {
+        let prefix = Prefix::parse("/r/a/").unwrap();
+        let stored = |value: String| {
+            let key = prefix.key("", "x").unwrap();
+            let record = KeyValue { key, value: value.into(), created: 2, revision: 2, expires: None };
+            Arc::new(Stored::new(Arc::new(record), &prefix, &[]))
+        };
+        let finalizers = r#""a/b","#.repeat(1_000);
+        let large = stored(format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.trim_end_matches(',')));
+        let text_size = size_of::<Box<str>>() + "a/b".len();
+        assert_eq!(large.memory_bytes(), size_of::<Stored>() + large.bytes().len() + 1_000 * text_size);
+        let encode = |text: &'static str| large.views().get_or_encode(1, || text.into());
+        assert_eq!(encode("before"), "before");
+        let key = large.key().clone();
+        ring(LIMITS, []).push(Arc::new(StoredChange::new(3, 0, key, Some(large.clone()), None)));
+        assert_eq!(encode("after"), "after");
     }
 
     #[test]
     fn change_ring_scan_finds_first_wanted_or_says_why_not() {
-        let ring = ring(HistoryLimits { max_changes: 4, ..LIMITS }, [2, 4, 6, 8, 10, 12].map(|r| (r, 0, 1)));
+        let ring = ring(HistoryLimits { max_changes: 4, ..LIMITS }, [2, 4, 6, 8, 10, 12].map(|r| (r, 0)));
         let scan = |position, budget, wanted: Revision| match ring
             .scan(position, budget, |c| (c.revision == wanted).then_some(c.revision))
         {
@@ -246,7 +305,7 @@ mod tests {
 
     #[test]
     fn change_ring_newest_first_in_parts() {
-        let ring = ring(HistoryLimits { max_changes: 4, ..LIMITS }, [2, 4, 6, 8, 10].map(|r| (r, 0, 1)));
+        let ring = ring(HistoryLimits { max_changes: 4, ..LIMITS }, [2, 4, 6, 8, 10].map(|r| (r, 0)));
         let newest = |floor, last, count| {
             ring.newest(floor, last, count).map(|all| all.iter().map(|c| c.revision).collect::<Vec<_>>())
         };

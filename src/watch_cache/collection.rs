@@ -49,6 +49,8 @@ pub(super) struct CacheContext {
     pub(super) store: Arc<dyn Store>,
     pub(super) notifiers: NotifierSet,
     pub(super) limits: HistoryLimits,
+    /// Memory of the old objects of all histories, in bytes.
+    pub(super) history_bytes: Arc<AtomicUsize>,
     pub(super) clock: Clock,
 }
 
@@ -86,7 +88,7 @@ impl ResourceCollection {
     pub(super) fn new(id: u64, settings: CollectionSettings, context: CacheContext) -> ResourceCollection {
         ResourceCollection(Arc::new(CollectionState {
             id,
-            ring: RwLock::new(ChangeRing::new(0, context.limits)),
+            ring: RwLock::new(ChangeRing::new(0, context.limits, context.history_bytes.clone())),
             settings,
             context,
             snapshot: ArcSwap::from_pointee(Snapshot::empty(0)),
@@ -360,7 +362,8 @@ impl ResourceCollection {
         }
         let mut after = if with_history { loaded.oldest } else { loaded.revision };
         loop {
-            *state.ring.write() = ChangeRing::new(after, state.context.limits);
+            let context = &state.context;
+            *state.ring.write() = ChangeRing::new(after, context.limits, context.history_bytes.clone());
             state.snapshot.store(Arc::new(snapshot.clone()));
             let sink =
                 CollectionSink { state: Arc::downgrade(state), feed, loaded: loaded.revision, held: HashMap::new() };

@@ -24,7 +24,8 @@ struct CollectionsState {
 impl Collections {
     /// A watch cache above a store; nothing is loaded.
     pub fn new(store: Arc<dyn Store>, limits: HistoryLimits, clock: Clock) -> Collections {
-        let context = CacheContext { store, notifiers: NotifierSet::default(), limits, clock };
+        let (notifiers, history_bytes) = (NotifierSet::default(), Arc::default());
+        let context = CacheContext { store, notifiers, limits, history_bytes, clock };
         Collections(Arc::new(CollectionsState { context, collections: RwLock::default(), next_id: AtomicU64::new(1) }))
     }
 

@@ -136,6 +136,24 @@ impl Stored {
         self.record.created
     }
 
+    /// Memory that the object takes without its encodings, in bytes. Its metadata and fields are beside its value.
+    pub fn memory_bytes(&self) -> usize {
+        let text = |text: &str| size_of::<Box<str>>() + text.len();
+        let ObjectMetadata { labels, finalizers, owner_references, .. } = &self.metadata;
+        let of_labels: usize = labels.iter().map(|(key, value)| text(key) + text(value)).sum();
+        let of_finalizers: usize = finalizers.iter().map(|finalizer| text(finalizer)).sum();
+        let of_owners: usize = owner_references
+            .iter()
+            .map(|owner| {
+                let OwnerReference { api_version, kind, name, uid, .. } = owner;
+                size_of::<OwnerReference>()
+                    + [api_version, kind, name, uid].map(|part| part.len()).iter().sum::<usize>()
+            })
+            .sum();
+        let of_fields: usize = self.fields.iter().map(|field| text(field)).sum();
+        size_of::<Stored>() + self.bytes().len() + of_labels + of_finalizers + of_owners + of_fields
+    }
+
     /// The bytes in the store: JSON of the storage version without resourceVersion.
     pub fn bytes(&self) -> &Bytes {
         &self.record.value
@@ -247,9 +265,11 @@ impl Views {
         bytes
     }
 
-    /// Drops all encodings; they are made again on demand.
+    /// Drops all encodings, unless one is being made; they are made again on demand.
     pub fn clear(&self) {
-        *self.0.lock() = Vec::new();
+        if let Some(mut views) = self.0.try_lock() {
+            *views = Vec::new();
+        }
     }
 }
 

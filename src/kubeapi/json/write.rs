@@ -210,6 +210,8 @@ pub fn write_stored_json(object: &Map<String, Value>) -> StoredJson {
         }
     }
     out.push_str("}\n");
+    // Kept as long as the object; it has grown by doubling.
+    out.shrink_to_fit();
     StoredJson { bytes: out.into_bytes(), slot }
 }
 

@@ -243,7 +243,7 @@ async fn assert_history(
 
 /// The ring is small, so that some lists come from the store.
 fn small() -> HistoryLimits {
-    HistoryLimits { min_changes: 1, max_changes: 1_000, max_bytes: 300, ..HistoryLimits::default() }
+    HistoryLimits { min_changes: 1, max_changes: 1_000, max_bytes: 4_000, ..HistoryLimits::default() }
 }
 
 proptest! {

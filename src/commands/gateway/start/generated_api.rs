@@ -14,9 +14,9 @@ use crate::watch_cache::{Collections, HistoryLimits};
 
 /// Number of changes that are kept for watches.
 const MAX_CHANGES: usize = 1024;
-/// Bounds of the history of a resource.
+/// Bounds of the history of each resource, and of all.
 const HISTORY_LIMITS: HistoryLimits =
-    HistoryLimits { age: Duration::from_secs(300), min_changes: 100, max_changes: MAX_CHANGES, max_bytes: 4 << 20 };
+    HistoryLimits { age: Duration::from_secs(300), min_changes: 100, max_changes: MAX_CHANGES, max_bytes: 16 << 20 };
 /// Shortest duration of a watch, kube-apiserver's default of `--min-request-timeout`.
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
