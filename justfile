@@ -7,6 +7,10 @@ _default:
 test *ARGS:
     cargo test --locked {{ARGS}}
 
+# Unit tests whose names contain FILTER: the shortest way from a change to its test
+quick FILTER="":
+    cargo test --locked --lib -- {{FILTER}}
+
 # kubectl through narthex to real peers; builds them first (needs Go)
 interop *ARGS:
     tests/interop/run {{ARGS}}
@@ -62,11 +66,11 @@ lint:
 # docs/ as a book, in target/book; needs mdbook (cargo install mdbook)
 docs *ARGS:
     @command -v mdbook >/dev/null || { echo "mdbook is not installed: run 'cargo install mdbook', or read docs/SUMMARY.md as plain files" >&2; exit 1; }
-    mdbook build {{ARGS}}
+    mdbook build docs {{ARGS}}
 
 # A gateway with sample custom resources
 quickstart *ARGS:
-    cargo run --locked --release -- quickstart {{ARGS}}
+    cargo run --locked --profile quick -- quickstart {{ARGS}}
 
 # The load comparison with HAProxy
 bench *ARGS:

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::events::encode_event;
 
-const STYLESHEET: &str = include_str!("../../templates/status_page.css");
-const SCRIPT: &str = include_str!("../../templates/status_page.js");
+const STYLESHEET: &str = include_str!("templates/status_page.css");
+const SCRIPT: &str = include_str!("templates/status_page.js");
 
 /// A report that has a status page.
 pub trait PageReport: PartialEq + Serialize {
@@ -63,7 +63,7 @@ pub(super) fn render_event(report: &impl PageReport, now: SystemTime) -> Bytes {
 }
 
 #[derive(Template)]
-#[template(path = "status_page.html", whitespace = "minimize")]
+#[template(path = "status_page.html", whitespace = "minimize", config = "src/admin/askama.toml")]
 struct StatusPage {
     heading: &'static str,
     headline: String,

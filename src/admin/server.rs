@@ -259,7 +259,7 @@ impl AdminServer {
         match self.state.log_level.set(&String::from_utf8_lossy(&body)) {
             Ok(()) => {
                 let level = self.state.log_level.current();
-                tracing::info!(level, "log level changed");
+                tracing::info!(new_level = level, "log level changed");
                 plain_text(StatusCode::OK, format!("{level}\n"))
             }
             Err(problem) => plain_text(StatusCode::BAD_REQUEST, format!("{problem}\n")),

@@ -31,7 +31,7 @@ impl PageReport for StatusReport {
 
 /// What changes while the page is open.
 #[derive(Template)]
-#[template(path = "status_content.html", whitespace = "minimize")]
+#[template(path = "status_content.html", whitespace = "minimize", config = "src/admin/askama.toml")]
 struct StatusContent<'r> {
     report: &'r StatusReport,
     now: SystemTime,

@@ -21,7 +21,7 @@ pub enum ShutdownPhase {
 #[derive(Clone)]
 pub struct Drain(watch::Receiver<ShutdownPhase>);
 
-/// Advances the shutdown phase; there is one per process.
+/// Advances the shutdown phase; there is one for the process and one for each control plane.
 pub struct Drainer(watch::Sender<ShutdownPhase>);
 
 impl Drain {

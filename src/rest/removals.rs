@@ -101,8 +101,8 @@ impl RemovalEntry {
                 Ok(()) if self.is_finished() => return,
                 Ok(()) => continue,
                 Err(status) if status.message != logged => {
-                    let target = &self.target;
-                    tracing::warn!(?target, "removal goes on, tried again in {pause:?}: {}", status.message);
+                    let removed = &self.target;
+                    tracing::warn!(?removed, "removal goes on, tried again in {pause:?}: {}", status.message);
                     logged = status.message;
                 }
                 Err(_) => {}

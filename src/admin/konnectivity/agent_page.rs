@@ -41,7 +41,7 @@ impl PageReport for KonnectivityAgentReport {
 }
 
 #[derive(Template)]
-#[template(path = "konnectivity_agent.html", whitespace = "minimize")]
+#[template(path = "konnectivity_agent.html", whitespace = "minimize", config = "src/admin/askama.toml")]
 struct AgentContent<'r> {
     report: &'r KonnectivityAgentReport,
     now: SystemTime,

@@ -39,7 +39,7 @@ impl PageReport for KonnectivityServerReport {
 }
 
 #[derive(Template)]
-#[template(path = "konnectivity_server.html", whitespace = "minimize")]
+#[template(path = "konnectivity_server.html", whitespace = "minimize", config = "src/admin/askama.toml")]
 struct ServerContent<'r> {
     report: &'r KonnectivityServerReport,
     now: SystemTime,

@@ -80,7 +80,7 @@ impl ProxyServer {
             environment.log_use();
         }
         // One thread: all clients share its connections to the server.
-        let thread = spawn_thread("door", move || {
+        let thread = spawn_thread("proxy", move || {
             let dialer = Dialer::new(Resolver::System, Published::fixed(routes), &metrics);
             run(config, kubeconfig, dialer, listening, access_log, drain)
         })?;

@@ -91,8 +91,8 @@ fn run(environment: &TestEnvironment, path: &str) {
     ] {
         programs.push((name.to_owned(), format!("exec '{}' \"$@\"", peer(name).display())));
     }
-    // `cargo run --release -- quickstart` in a first terminal; the second terminal starts once its instructions are printed.
-    let quickstart = "shift 3\n\
+    // `cargo run --profile quick -- quickstart` in a first terminal; the second terminal starts once its instructions are printed.
+    let quickstart = "while [ \"$1\" != -- ]; do shift; done; shift\n\
          narthex \"$@\" > quickstart.log 2>&1 &\n\
          for attempt in $(seq 100); do\n\
          grep --quiet '^Ctrl-C ends it' quickstart.log && exit\n\
