@@ -1,32 +1,57 @@
 //! Serves `/api`, `/apis` and `/apis/<group>` in the format and encoding that the client prefers.
 
+use std::sync::Arc;
+
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use super::encoded_document::{AlternateEncoding, EncodedDocument};
 use super::media::{DiscoveryFormat, accepted, matches_etag};
-use super::snapshot::{DiscoverySnapshot, Root};
+use super::snapshot::{DiscoverySnapshot, GroupEntry, LocalListDocument, Root};
 use crate::kubeapi::Status;
 use crate::message::negotiate::{MediaRange, accepts_gzip};
 use crate::message::{Blame, Body, Refusal};
 
-/// Answers a request for a discovery document; `None` if `path` (decoded, canonical) is not one of them.
-///
-/// Below `/apis/<group>` only local groups and groups with an APIService are answered. All others are `None`, too.
-pub fn answer(
-    documents: &DiscoverySnapshot,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-) -> Option<Result<Response<Body>, Refusal>> {
-    let page = DiscoveryPage::find(documents, path)?;
-    if method != Method::GET && method != Method::HEAD {
-        return Some(Err(not_allowed()));
+/// A discovery document, as found at its path.
+pub struct DiscoveryDocument(DiscoveryPage);
+
+enum DiscoveryPage {
+    List(Arc<DiscoverySnapshot>, Root),
+    Group(Arc<GroupEntry>),
+    LocalResources(Arc<LocalListDocument>),
+}
+
+impl DiscoverySnapshot {
+    /// The discovery document at `path` (decoded, canonical).
+    ///
+    /// Below `/apis/<group>` only local groups and groups with an APIService have one.
+    pub fn find_document(self: &Arc<Self>, path: &str) -> Option<DiscoveryDocument> {
+        let page = match path.strip_suffix('/').unwrap_or(path) {
+            "/api" => DiscoveryPage::List(self.clone(), Root::Core),
+            "/apis" => DiscoveryPage::List(self.clone(), Root::Named),
+            path => match self.local_document(path) {
+                Some(document) => DiscoveryPage::LocalResources(document.clone()),
+                None => DiscoveryPage::Group(self.group(path.strip_prefix("/apis/")?)?.clone()),
+            },
+        };
+        Some(DiscoveryDocument(page))
     }
-    let Some((document, form, encoding)) = page.negotiate(accepted(headers)) else {
-        return Some(Err(not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf")));
-    };
-    Some(Ok(respond(document, form, encoding, method, headers)))
+}
+
+impl DiscoveryDocument {
+    /// The response to a request for the document, in the format and encoding that the client prefers.
+    ///
+    /// # Errors
+    /// 405 and 406 for an unsupported method or media type.
+    pub fn respond(&self, method: &Method, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        if method != Method::GET && method != Method::HEAD {
+            return Err(not_allowed());
+        }
+        let Some((document, form, encoding)) = self.0.negotiate(accepted(headers)) else {
+            return Err(not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf"));
+        };
+        Ok(respond(document, form, encoding, method, headers))
+    }
 }
 
 /// 405 for a read-only document.
@@ -40,11 +65,6 @@ pub(crate) fn not_acceptable(types: &str) -> Refusal {
     Refusal::new(Blame::Client, Status::not_acceptable(message))
 }
 
-enum DiscoveryPage<'d> {
-    List(&'d DiscoverySnapshot, Root),
-    Plain(&'d EncodedDocument),
-}
-
 #[derive(Clone, Copy, PartialEq)]
 enum DocumentEncoding {
     Json,
@@ -52,30 +72,12 @@ enum DocumentEncoding {
     Protobuf,
 }
 
-impl DiscoverySnapshot {
-    /// Whether [`answer`] serves `path` (decoded).
-    pub fn has_document_at(&self, path: &str) -> bool {
-        DiscoveryPage::find(self, path).is_some()
-    }
-}
-
-impl<'d> DiscoveryPage<'d> {
-    fn find(documents: &'d DiscoverySnapshot, path: &str) -> Option<DiscoveryPage<'d>> {
-        Some(match path.strip_suffix('/').unwrap_or(path) {
-            "/api" => DiscoveryPage::List(documents, Root::Core),
-            "/apis" => DiscoveryPage::List(documents, Root::Named),
-            path => match documents.local_document(path) {
-                Some(own) => DiscoveryPage::Plain(own),
-                None => DiscoveryPage::Plain(documents.group(path.strip_prefix("/apis/")?)?),
-            },
-        })
-    }
-
+impl DiscoveryPage {
     /// The first supported clause wins, as in Kubernetes' `NegotiateOutputMediaType`.
     fn negotiate(
         &self,
         clauses: Option<Vec<MediaRange<'_>>>,
-    ) -> Option<(&'d EncodedDocument, DiscoveryFormat, DocumentEncoding)> {
+    ) -> Option<(&EncodedDocument, DiscoveryFormat, DocumentEncoding)> {
         let Some(clauses) = clauses else {
             return Some((self.document(DiscoveryFormat::Plain)?, DiscoveryFormat::Plain, DocumentEncoding::Json));
         };
@@ -91,11 +93,12 @@ impl<'d> DiscoveryPage<'d> {
         })
     }
 
-    fn document(&self, form: DiscoveryFormat) -> Option<&'d EncodedDocument> {
+    fn document(&self, form: DiscoveryFormat) -> Option<&EncodedDocument> {
         match (self, form) {
             (DiscoveryPage::List(documents, root), form) => Some(documents.list(*root, form)),
-            (DiscoveryPage::Plain(document), DiscoveryFormat::Plain) => Some(document),
-            (DiscoveryPage::Plain(_), _) => None,
+            (DiscoveryPage::Group(entry), DiscoveryFormat::Plain) => Some(&entry.document),
+            (DiscoveryPage::LocalResources(document), DiscoveryFormat::Plain) => Some(document.get()),
+            (DiscoveryPage::Group(_) | DiscoveryPage::LocalResources(_), _) => None,
         }
     }
 }
@@ -196,7 +199,8 @@ mod tests {
 
     fn request(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        answer(&DiscoverySnapshot::empty(&Default::default()), method, path, &headers)
+        let snapshot = Arc::new(DiscoverySnapshot::empty(&Default::default()));
+        Some(snapshot.find_document(path)?.respond(method, &headers))
     }
 
     fn get(path: &str, headers: &[(HeaderName, &str)]) -> Response<Body> {

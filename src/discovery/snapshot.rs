@@ -34,7 +34,7 @@ pub struct DiscoverySnapshot {
 }
 
 /// The resource list of a local group and version, written on demand.
-struct LocalListDocument {
+pub(super) struct LocalListDocument {
     group: Arc<LocalGroup>,
     document: OnceLock<EncodedDocument>,
 }
@@ -46,7 +46,7 @@ const MAX_COUNTED: usize = 100;
 const MAX_COUNTED_NAME: usize = 256;
 
 /// A group with its documents.
-struct GroupEntry {
+pub(super) struct GroupEntry {
     rank: GroupRank,
     group: MergedGroup,
     /// Names of resources and subresources (`resource/subresource`) by version; the first [`MAX_COUNTED`].
@@ -54,7 +54,7 @@ struct GroupEntry {
     /// The group as an item of an aggregated list.
     item: Box<RawValue>,
     /// Document served at `/apis/<group>`.
-    document: EncodedDocument,
+    pub(super) document: EncodedDocument,
 }
 
 /// State of one APIService in discovery.
@@ -231,15 +231,14 @@ impl DiscoverySnapshot {
         }
     }
 
-    /// The document of `/apis/<group>`.
-    pub(super) fn group(&self, name: &str) -> Option<&EncodedDocument> {
-        self.groups.get(name).filter(|_| !name.is_empty()).map(|entry| &entry.document)
+    /// The group of `/apis/<group>`.
+    pub(super) fn group(&self, name: &str) -> Option<&Arc<GroupEntry>> {
+        self.groups.get(name).filter(|_| !name.is_empty())
     }
 
     /// The document of a local group and version, by its path.
-    pub(super) fn local_document(&self, path: &str) -> Option<&EncodedDocument> {
-        let LocalListDocument { group, document } = &**self.local_documents.get(path)?;
-        Some(document.get_or_init(|| EncodedDocument::from_value(&group.resource_list())))
+    pub(super) fn local_document(&self, path: &str) -> Option<&Arc<LocalListDocument>> {
+        self.local_documents.get(path)
     }
 
     /// The list of all groups below `root`, in this format.
@@ -280,6 +279,12 @@ impl DiscoverySnapshot {
                 EncodedDocument::from_value(&WithTypeMeta { kind: "APIGroupList", api_version: "v1", rest })
             }
         }
+    }
+}
+
+impl LocalListDocument {
+    pub(super) fn get(&self) -> &EncodedDocument {
+        self.document.get_or_init(|| EncodedDocument::from_value(&self.group.resource_list()))
     }
 }
 
@@ -427,7 +432,7 @@ impl<'g> PlainGroup<'g> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use serde_json::Value;
@@ -450,7 +455,8 @@ mod tests {
         }
     }
 
-    fn documents() -> DiscoverySnapshot {
+    /// Documents of the core group and two groups of APIServices. Also used by tests of other modules.
+    pub(crate) fn documents() -> DiscoverySnapshot {
         let known = [
             known("", "v1", 18000),
             known("wardle.example.com", "v1alpha1", 1000),
@@ -485,7 +491,7 @@ mod tests {
         let documents = documents();
         insta::assert_snapshot!("apis_v2", text(documents.list(Root::Named, DiscoveryFormat::V2)));
         insta::assert_snapshot!("apis_plain", text(documents.list(Root::Named, DiscoveryFormat::Plain)));
-        insta::assert_snapshot!("apis_group", text(documents.group("wardle.example.com").unwrap()));
+        insta::assert_snapshot!("apis_group", text(&documents.group("wardle.example.com").unwrap().document));
         insta::assert_snapshot!("api_v2", text(documents.list(Root::Core, DiscoveryFormat::V2)));
         insta::assert_snapshot!("api_plain", text(documents.list(Root::Core, DiscoveryFormat::Plain)));
         assert_eq!(

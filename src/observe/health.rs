@@ -29,6 +29,15 @@ pub struct HealthChecks {
     checks: Arc<[HealthCheck]>,
 }
 
+/// The checks that a request is for.
+#[derive(Clone, Copy)]
+pub enum RequestedChecks<'c> {
+    /// All checks of a path.
+    All(&'c HealthChecks),
+    /// The check of a path of its own, such as `/readyz/ping`.
+    One(&'c HealthCheck),
+}
+
 impl HealthCheck {
     /// Creates a check that runs on every request. Its error is shown without authentication to requests for this check
     /// alone: it must contain no internal address and no library error.
@@ -63,27 +72,20 @@ impl HealthChecks {
         self.name
     }
 
-    /// Responds to a GET or HEAD of `path` with `query` (without its question mark); `None` for other paths.
-    pub fn respond(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
-        self.respond_with_others(path, query, "")
-    }
-
-    /// Like [`HealthChecks::respond`]; a listing is followed by the checks of another server in `others`. They do not affect
-    /// the result.
-    pub fn respond_with_others(&self, path: &str, query: Option<&str>, others: &str) -> Option<Response<Bytes>> {
+    /// The checks that `path` requests; `None` for other paths.
+    pub fn find(&self, path: &str) -> Option<RequestedChecks<'_>> {
         let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
         match rest.strip_prefix('/') {
-            None if rest.is_empty() => Some(self.respond_all(query.unwrap_or(""), others)),
-            Some("") => Some(self.respond_all(query.unwrap_or(""), others)),
-            Some(name) => Some(self.respond_one(self.checks.iter().find(|check| check.name == name)?)),
+            None if rest.is_empty() => Some(RequestedChecks::All(self)),
+            Some("") => Some(RequestedChecks::All(self)),
+            Some(name) => self.checks.iter().find(|check| check.name == name).map(RequestedChecks::One),
             None => None,
         }
     }
 
-    /// Whether a GET of `path` with `query` lists all checks.
-    pub fn lists_all(&self, path: &str, query: Option<&str>) -> bool {
-        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(self.name));
-        matches!(rest, Some("" | "/")) && query_values(query.unwrap_or(""), "verbose").next().is_some()
+    /// Responds to a GET or HEAD of `path` with `query` (without its question mark); `None` for other paths.
+    pub fn respond(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
+        Some(self.find(path)?.respond(query, ""))
     }
 
     /// The failing checks, as `name: reason`; for the status page.
@@ -93,13 +95,6 @@ impl HealthChecks {
             Some(format!("{}: {error}", check.name))
         });
         failed.collect()
-    }
-
-    fn respond_one(&self, check: &HealthCheck) -> Response<Bytes> {
-        match (check.run)() {
-            Ok(_) => text_response(StatusCode::OK, "ok".to_owned()),
-            Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n")),
-        }
     }
 
     fn respond_all(&self, query: &str, others: &str) -> Response<Bytes> {
@@ -149,6 +144,27 @@ impl HealthChecks {
         }
         let verbose = query_values(query, "verbose").next().is_some();
         text_response(StatusCode::OK, if verbose { format!("{lines}{name} check passed\n") } else { "ok".to_owned() })
+    }
+}
+
+impl RequestedChecks<'_> {
+    /// Responds to a GET or HEAD with `query` (without its question mark). A listing is followed by the checks of another
+    /// server in `others`, which do not affect the result.
+    pub fn respond(&self, query: Option<&str>, others: &str) -> Response<Bytes> {
+        match self {
+            RequestedChecks::All(checks) => checks.respond_all(query.unwrap_or(""), others),
+            RequestedChecks::One(check) => match (check.run)() {
+                Ok(_) => text_response(StatusCode::OK, "ok".to_owned()),
+                Err(error) => {
+                    text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n"))
+                }
+            },
+        }
+    }
+
+    /// Whether a GET with `query` lists the checks.
+    pub fn are_listed(&self, query: Option<&str>) -> bool {
+        matches!(self, RequestedChecks::All(_)) && query_values(query.unwrap_or(""), "verbose").next().is_some()
     }
 }
 
@@ -230,7 +246,7 @@ mod tests {
     fn health_checks_of_another_server_are_listed_only() {
         let theirs = "[+]ping ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nwarn: x\nreadyz check failed\n";
         let answer = |health: HealthChecks, query| {
-            let answer = health.respond_with_others("/readyz", Some(query), theirs).unwrap();
+            let answer = health.find("/readyz").unwrap().respond(Some(query), theirs);
             (answer.status().as_u16(), String::from_utf8(answer.body().to_vec()).unwrap())
         };
         let fine = "[+]ping ok\n[+]bad ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nreadyz check passed\n";
@@ -243,7 +259,8 @@ mod tests {
 
     #[test]
     fn health_lists_all_checks_when_verbose() {
-        let lists = |path: &str, query: Option<&str>| health(true).lists_all(path, query);
+        let lists =
+            |path: &str, query: Option<&str>| health(true).find(path).is_some_and(|checks| checks.are_listed(query));
         assert!(lists("/readyz", Some("verbose")) && lists("/readyz/", Some("a=b&verbose=1")));
         assert!(
             !lists("/readyz", None) && !lists("/readyz", Some("verbos")) && !lists("/readyz/ping", Some("verbose"))

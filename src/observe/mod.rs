@@ -20,6 +20,6 @@ pub mod trace;
 pub use access::{AccessLog, AccessRecord, ConnectTimings, WorkerRecorder};
 pub use audit::Auditor;
 pub use end_reason::EndReason;
-pub use health::{HealthCheck, HealthChecks};
+pub use health::{HealthCheck, HealthChecks, RequestedChecks};
 pub use log::LogLevel;
 pub use metrics::Metrics;

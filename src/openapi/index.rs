@@ -127,9 +127,8 @@ impl Index {
         self.problems.names().filter_map(|name| Some((name, self.problems.get(name)?.as_ref()))).collect()
     }
 
-    /// The owner of the document at `path`, an APIService, if that is `/openapi/v3/<key>` of a registered one. Relay
-    /// the request to it with the query that [`super::split_hash`] returns.
-    pub fn owner(&self, path: &str) -> Option<&str> {
+    /// The owner of the document at `path`, an APIService, if that is `/openapi/v3/<key>` of a registered one.
+    pub(super) fn owner(&self, path: &str) -> Option<&str> {
         let key = key_from_path(path)?;
         if self.is_local(key) {
             return None;
@@ -146,18 +145,13 @@ impl Index {
     }
 
     /// The document of `key` if it was converted from OpenAPI v2.
-    pub(super) fn converted(&self, key: &str) -> Option<&EncodedDocument> {
-        self.claimed.get(key)?.converted.as_deref()
+    pub(super) fn converted(&self, key: &str) -> Option<&Arc<EncodedDocument>> {
+        self.claimed.get(key)?.converted.as_ref()
     }
 
     /// The local document of `key`.
     pub(super) fn local_document(&self, key: &str) -> Option<&Arc<LocalDocument>> {
         self.local_documents.get(key).filter(|_| self.is_local(key))
-    }
-
-    /// The local document at `path`, if it is to be built before [`super::answer`] answers.
-    pub fn unbuilt_document(&self, path: &str) -> Option<Arc<LocalDocument>> {
-        self.local_document(key_from_path(path)?).filter(|document| document.built().is_none()).cloned()
     }
 
     fn is_local(&self, key: &str) -> bool {
@@ -305,6 +299,18 @@ pub(super) mod tests {
         });
         let offered = claims.iter().find(|one| one.served_by == ServedBy::DelegateItself).and_then(&hashes).cloned();
         Index::empty(local_groups).updated(changes.collect(), offered)
+    }
+
+    /// An index of the document of one APIService and those of the delegate. Also used by tests of other modules.
+    pub(crate) fn relayed_documents(
+        local_groups: &LocalGroups,
+        group: &str,
+        version: &str,
+        delegate_keys: &[&str],
+    ) -> Index {
+        let hashes: Hashes = delegate_keys.iter().map(|key| ((*key).to_owned(), String::new())).collect();
+        let delegate = ApiServiceClaim { served_by: ServedBy::DelegateItself, ..known("", "v1", "delegate") };
+        index(&[known(group, version, "a"), delegate], local_groups, |_| Some(&hashes))
     }
 
     fn listing(key: &str, url: &str) -> String {

@@ -1,53 +1,89 @@
 //! Serves `/openapi/v3` and the local documents below it.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Method, Response};
 
+use super::builtin::LocalDocument;
 use super::document_hash::{mark_immutable, split_hash};
 use super::index::Index;
 use crate::discovery::{DocumentReply, EncodedDocument, accepted, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
-/// Answers a request below `/openapi/v3`; `None` if `path` (decoded, canonical) is elsewhere, or a document to be
-/// relayed to its [`Index::owner`].
-///
-/// An unknown document is 404. A local one is to be built before ([`Index::unbuilt_document`]).
-pub fn answer(
-    index: &Index,
-    method: &Method,
-    path: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
-) -> Option<Result<Response<Body>, Refusal>> {
-    let key = path.strip_prefix("/openapi/v3").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
-    if index.owner(path).is_some() {
-        return None;
+/// A document below `/openapi/v3` that the gateway has itself.
+pub struct OpenApiDocument(OpenApiSource);
+
+enum OpenApiSource {
+    Index(Arc<Index>),
+    Local(Arc<LocalDocument>),
+    /// Converted from OpenAPI v2.
+    Converted(Arc<EncodedDocument>),
+}
+
+/// What is at a path below `/openapi/v3`.
+pub enum OpenApiPath<'i> {
+    /// The index, or a document that the gateway has itself.
+    Document(OpenApiDocument),
+    /// A document to be relayed to this APIService, with the query that [`split_hash`] returns.
+    Relayed(&'i str),
+    /// No document.
+    Unknown,
+}
+
+impl Index {
+    /// What is at `path` (decoded); `None` if it is not below `/openapi/v3`.
+    pub fn find(self: &Arc<Self>, path: &str) -> Option<OpenApiPath<'_>> {
+        let key = path.strip_prefix("/openapi/v3").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+        if let Some(owner) = self.owner(path) {
+            return Some(OpenApiPath::Relayed(owner));
+        }
+        let key = key.trim_start_matches('/');
+        let key = key.strip_suffix('/').unwrap_or(key);
+        let source = match (key, self.local_document(key)) {
+            ("", _) => OpenApiSource::Index(self.clone()),
+            (_, Some(local)) => OpenApiSource::Local(local.clone()),
+            (key, None) => match self.converted(key) {
+                Some(converted) => OpenApiSource::Converted(converted.clone()),
+                None => return Some(OpenApiPath::Unknown),
+            },
+        };
+        Some(OpenApiPath::Document(OpenApiDocument(source)))
     }
-    let key = key.trim_start_matches('/');
-    let key = key.strip_suffix('/').unwrap_or(key);
-    let local = index.local_document(key);
-    let document = match (key, local) {
-        ("", _) => Some(index.document()),
-        (_, Some(local)) => local.built(),
-        (key, None) => index.converted(key),
-    };
-    if local.is_some() && document.is_none() {
-        let status = Status::service_unavailable("the OpenAPI document could not be built");
-        return Some(Err(Refusal::new(Blame::Gateway, status)));
+}
+
+impl OpenApiDocument {
+    /// The response to a request for the document, which is built first if it must be.
+    ///
+    /// # Errors
+    /// 503 if it could not be built, 405 and 406 for an unsupported method or media type.
+    pub async fn respond(
+        &self,
+        method: &Method,
+        query: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Refusal> {
+        let document = match &self.0 {
+            OpenApiSource::Index(index) => index.document(),
+            OpenApiSource::Converted(converted) => converted,
+            OpenApiSource::Local(local) => {
+                local.build().await;
+                local.built().ok_or_else(|| {
+                    let status = Status::service_unavailable("the OpenAPI document could not be built");
+                    Refusal::new(Blame::Gateway, status)
+                })?
+            }
+        };
+        if method != Method::GET && method != Method::HEAD {
+            return Err(not_allowed());
+        }
+        // There is no protobuf format of the index, and kubectl requests documents as JSON.
+        if accepted(headers).is_some_and(|clauses| !clauses.iter().any(|clause| clause.covers("application", "json"))) {
+            return Err(not_acceptable("application/json"));
+        }
+        Ok(respond(document, method, query, headers))
     }
-    let Some(document) = document else {
-        return Some(Err(Refusal::new(Blame::Client, Status::not_found())));
-    };
-    if method != Method::GET && method != Method::HEAD {
-        return Some(Err(not_allowed()));
-    }
-    // There is no protobuf format of the index, and kubectl requests documents as JSON.
-    if accepted(headers).is_some_and(|clauses| !clauses.iter().any(|clause| clause.covers("application", "json"))) {
-        return Some(Err(not_acceptable("application/json")));
-    }
-    Some(Ok(respond(document, method, query, headers)))
 }
 
 fn respond(document: &EncodedDocument, method: &Method, query: Option<&str>, headers: &HeaderMap) -> Response<Body> {
@@ -73,12 +109,11 @@ mod tests {
         query: Option<&str>,
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
-        let index = index(&[known("g", "v1", "a")], &LocalGroups::default(), |_| None);
-        if let Some(document) = index.unbuilt_document(path) {
-            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(document.build());
-        }
+        let index = Arc::new(index(&[known("g", "v1", "a")], &LocalGroups::default(), |_| None));
         let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
-        answer(&index, method, path, query, &headers)
+        let OpenApiPath::Document(document) = index.find(path)? else { return None };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        Some(runtime.block_on(document.respond(method, query, &headers)))
     }
 
     fn json(response: Response<Body>) -> serde_json::Value {
@@ -132,23 +167,41 @@ mod tests {
     }
 
     #[test]
-    fn openapi_other_paths_relayed_or_refused() {
+    fn openapi_paths_found_in_index() {
+        let index = Arc::new(index(&[known("g", "v1", "a")], &LocalGroups::default(), |_| None));
+        for (path, expected) in [
+            ("/openapi/v3", Some("document")),
+            ("/openapi/v3/", Some("document")),
+            ("/openapi/v3/apis/apiregistration.k8s.io/v1", Some("document")),
+            ("/openapi/v3/apis/apiregistration.k8s.io/v1/", Some("document")),
+            ("/openapi/v3/apis/g/v1", Some("v1.g")),
+            ("/openapi/v3/apis/g/v1/", Some("v1.g")),
+            ("/openapi/v3/apis/apps/v1", Some("unknown")),
+            ("/openapi/v3/apis/g", Some("unknown")),
+            ("/openapi/v30", None),
+            ("/openapi/v2", None),
+        ] {
+            let found = index.find(path).map(|found| match found {
+                OpenApiPath::Document(_) => "document",
+                OpenApiPath::Relayed(owner) => owner,
+                OpenApiPath::Unknown => "unknown",
+            });
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn openapi_unsupported_method_or_type_refused() {
         let code = |method: &Method, path, accept: Option<&'static str>| {
             let accept = accept.map(HeaderValue::from_static);
-            let answer = request(method, path, None, accept.as_ref().map(|accept| (ACCEPT, accept)));
-            answer.map(|answer| {
-                answer.map_or_else(|refusal| refusal.status().code, |response| response.status().as_u16())
-            })
+            let answer = request(method, path, None, accept.as_ref().map(|accept| (ACCEPT, accept))).unwrap();
+            answer.map_or_else(|refusal| refusal.status().code, |response| response.status().as_u16())
         };
         for (method, path, accept, expected) in [
-            (Method::GET, "/openapi/v3/apis/g/v1", None, None),
-            (Method::GET, "/openapi/v30", None, None),
-            (Method::GET, "/openapi/v3/apis/apps/v1", None, Some(404)),
-            (Method::GET, "/openapi/v3/apis/g", None, Some(404)),
-            (Method::POST, "/openapi/v3", None, Some(405)),
-            (Method::HEAD, "/openapi/v3", None, Some(200)),
-            (Method::GET, "/openapi/v3", Some("application/com.github.proto-openapi.spec.v3.v1.0+protobuf"), Some(406)),
-            (Method::GET, "/openapi/v3", Some("*/*"), Some(200)),
+            (Method::POST, "/openapi/v3", None, 405),
+            (Method::HEAD, "/openapi/v3", None, 200),
+            (Method::GET, "/openapi/v3", Some("application/com.github.proto-openapi.spec.v3.v1.0+protobuf"), 406),
+            (Method::GET, "/openapi/v3", Some("*/*"), 200),
         ] {
             assert_eq!(code(&method, path, accept), expected, "{method} {path}");
         }

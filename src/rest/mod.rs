@@ -265,12 +265,7 @@ impl ApiServer {
         used
     }
 
-    /// Whether the request is for a resource that is served here.
-    pub fn claims(&self, info: &RequestInfo<'_>) -> bool {
-        info.is_resource_request && self.catalog.load().find(info.api_group, info.api_version, info.resource).is_some()
-    }
-
-    /// The response to a request that [`claims`](ApiServer::claims) accepts.
+    /// The response to a request for a resource of the catalog.
     ///
     /// # Errors
     /// A Status with Kubernetes' reason and text, and the warnings until then.

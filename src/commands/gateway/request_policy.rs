@@ -9,7 +9,6 @@ use crate::authorize::rbac_proxy::{PathFilter, RbacProxyRules};
 use crate::config::GatewayConfig;
 use crate::forward::IdentityHeaderFormat;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
-use crate::message::{Blame, Refusal};
 use crate::process::Published;
 
 /// How requests are interpreted and served.
@@ -98,17 +97,8 @@ impl RequestPolicy {
         self.backend_api == BackendApi::Any
     }
 
-    /// Checks that requests without a route are answered locally.
-    ///
-    /// # Errors
-    /// 404 if no upstream owns the path.
-    pub(super) fn check_serves_locally(&self) -> Result<(), Refusal> {
-        match self.backend_api {
-            BackendApi::Kubernetes => Ok(()),
-            BackendApi::Any => {
-                let refusal = Refusal::new(Blame::Client, Status::not_found());
-                Err(refusal.with_cause("no upstream owns the path"))
-            }
-        }
+    /// Whether requests without a route are answered locally.
+    pub(super) fn serves_locally(&self) -> bool {
+        self.backend_api == BackendApi::Kubernetes
     }
 }

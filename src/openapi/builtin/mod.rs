@@ -32,7 +32,7 @@ const COMMON_KINDS: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 /// The OpenAPI v3 document of a group and version that is served locally. It is named by the hash of what it is made of,
 /// and built on the first request.
 #[derive(Debug)]
-pub struct LocalDocument {
+pub(super) struct LocalDocument {
     /// Hash in the index and in the entity tag.
     pub(super) hash: String,
     /// What it describes, as text: that of another document differs.
@@ -89,10 +89,11 @@ impl LocalDocument {
     }
 
     /// Builds the document on a blocking thread, unless it is built.
-    pub async fn build(self: Arc<Self>) {
+    pub(super) async fn build(self: &Arc<Self>) {
         if self.built.get().is_none() {
+            let document = self.clone();
             // It is answered as unavailable if the thread ended early.
-            let _ = spawn_blocking(move || self.build_now()).await;
+            let _ = spawn_blocking(move || document.build_now()).await;
         }
     }
 

@@ -120,7 +120,7 @@ const DENIALS: [(u16, &str, &str, &str); 19] = [
     ),
     (
         403,
-        "src/commands/gateway/request/local.rs",
+        "src/commands/gateway/request/not_found.rs",
         "no APIService claims v1, so no server here could allow it",
         "a Namespace is read and no server has the core group; kubectl then names the missing object",
     ),
@@ -155,8 +155,13 @@ const DENIALS: [(u16, &str, &str, &str); 19] = [
         "the Origin of the WebSocket handshake is missing or no URL",
     ),
     (403, "src/rest/namespace.rs", "this namespace may not be deleted", "it is a system namespace"),
-    (404, "src/commands/gateway/request/local.rs", "no APIService claims …", "no APIService has the group and version"),
-    (404, "src/commands/gateway/request/local.rs", NOT_SERVED, "no server owns the path"),
+    (
+        404,
+        "src/commands/gateway/request/not_found.rs",
+        "no APIService claims …",
+        "no APIService has the group and version",
+    ),
+    (404, "src/commands/gateway/request/not_found.rs", NOT_SERVED, "no server owns the path"),
     (
         404,
         "src/commands/gateway/request/not_found.rs",

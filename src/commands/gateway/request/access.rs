@@ -9,10 +9,11 @@ use super::timeouts::before_deadline;
 use crate::authenticate::{AuthenticatedUser, AuthenticationError};
 use crate::authorize::rbac_proxy::{PathAccess, RbacProxyRules};
 use crate::authorize::{Denial, EffectiveUser, Permit};
-use crate::kubeapi::{RequestInfo, Status};
-use crate::message::Refusal;
+use crate::kubeapi::{RequestInfo, RetryAfter, Status};
+use crate::message::{Blame, Refusal};
 use crate::observe::access::AccessRecord;
 use crate::observe::metrics::Authentication;
+use crate::process::ShutdownPhase;
 
 /// An authorized request.
 pub(super) struct Access<'r> {
@@ -27,13 +28,14 @@ pub(super) struct Access<'r> {
 /// Authorizes a request. Removes the client's identity headers and credentials from `headers`.
 ///
 /// # Errors
-/// 401, 403, or 404 for a hidden path.
+/// 401, 403, or 404 for a hidden path; 429 if no requests are served any more.
 pub(super) async fn authorize<'r>(
     parsed: &ParsedRequest<'r>,
     info: RequestInfo<'r>,
     headers: &mut HeaderMap,
     record: &mut AccessRecord,
 ) -> Result<Access<'r>, Refusal> {
+    check_shutdown(parsed)?;
     let shared = parsed.shared;
     match shared.policy.paths.access(&parsed.target.path) {
         PathAccess::Protected => {}
@@ -71,6 +73,23 @@ pub(super) async fn authorize<'r>(
     };
     record_authorization(&permit, record);
     Ok(Access { permit: permit?, warning: caller.warning(), is_anonymous: caller.is_anonymous(), query_authorized })
+}
+
+/// Checks that requests are served: with `--shutdown-send-retry-after` not once the shutdown has begun, except
+/// `/metrics` (`pkg/server/filters/with_retry_after.go`).
+///
+/// # Errors
+/// 429, which also closes the connection.
+fn check_shutdown(parsed: &ParsedRequest<'_>) -> Result<(), Refusal> {
+    let shared = parsed.shared;
+    let leaving = shared.responses.send_retry_after && shared.drain.phase() == ShutdownPhase::Leaving;
+    if !leaving || parsed.path() == "/metrics" {
+        return Ok(());
+    }
+    parsed.connection.close_after_response();
+    let status =
+        Status::too_many_requests("The apiserver is shutting down, please try again later.", RetryAfter::ShuttingDown);
+    Err(Refusal::new(Blame::Gateway, status))
 }
 
 /// Records the result of authentication.

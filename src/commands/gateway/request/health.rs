@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Response};
+use http::{HeaderMap, Response};
 
 use super::limits::{acquire_apiservice_permit, admit_request};
 use super::target::ParsedRequest;
@@ -13,6 +13,8 @@ use crate::authorize::EffectiveUser;
 use crate::forward::{ForwardedHeaders, fetch};
 use crate::kubeapi::RequestInfo;
 use crate::message::Body;
+use crate::observe::access::AccessRecord;
+use crate::observe::health::RequestedChecks;
 use crate::process::with_deadline;
 
 /// Timeout of the delegate's response, including authentication and authorization.
@@ -22,36 +24,30 @@ const MAX_BODY: usize = 64 << 10;
 /// The line in place of the delegate's checks when it does not answer.
 const FAILED: &str = "[-]delegate failed: reason withheld\n";
 
-/// The response to a health check, if this is one; `delegate_checks` are the lines of the delegate's.
-pub(super) fn response(parsed: &ParsedRequest<'_>, delegate_checks: &str) -> Option<Response<Body>> {
-    if !is_read(parsed) {
-        return None;
-    }
-    let (path, query) = (parsed.path(), parsed.target.uri.query());
-    let mut checks = parsed.shared.health.iter();
-    let response = checks.find_map(|health| health.respond_with_others(path, query, delegate_checks))?;
-    Some(response.map(Body::from))
-}
-
-/// Whether the response includes the delegate's checks.
-pub(super) fn includes_delegate_checks(parsed: &ParsedRequest<'_>) -> bool {
-    let (path, query) = (parsed.path(), parsed.target.uri.query());
-    parsed.shared.delegate.all
-        && is_read(parsed)
-        && parsed.shared.health.iter().any(|health| health.lists_all(path, query))
-}
-
-fn is_read(parsed: &ParsedRequest<'_>) -> bool {
-    matches!(parsed.target.method, Method::GET | Method::HEAD)
+/// The response to a request for health checks.
+///
+/// Owns `info`: borrowed over an await, it would be part of the future of every request.
+pub(super) async fn respond(
+    parsed: &ParsedRequest<'_>,
+    info: RequestInfo<'_>,
+    checks: RequestedChecks<'_>,
+    headers: &mut HeaderMap,
+    record: &mut AccessRecord,
+) -> Response<Body> {
+    let query = parsed.target.uri.query();
+    // Boxed: few requests need it.
+    let delegate_checks = match parsed.shared.delegate.all && checks.are_listed(query) {
+        true => Box::pin(delegate_checks(parsed, &info, headers)).await,
+        false => String::new(),
+    };
+    let response = checks.respond(query, &delegate_checks);
+    parsed.start_audit(&info, None, headers, false, record);
+    response.map(Body::from)
 }
 
 /// The delegate's list of its checks, as lines. Empty for a caller that is not allowed to read it: the gateway reveals
 /// no more than the delegate itself.
-pub(super) async fn delegate_checks(
-    parsed: &ParsedRequest<'_>,
-    info: &RequestInfo<'_>,
-    headers: &mut HeaderMap,
-) -> String {
+async fn delegate_checks(parsed: &ParsedRequest<'_>, info: &RequestInfo<'_>, headers: &mut HeaderMap) -> String {
     let (connection, path, query) = (parsed.connection, &parsed.target.path, &parsed.target.query);
     let list = pin!(async {
         let shared = parsed.shared;

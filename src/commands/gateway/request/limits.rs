@@ -1,7 +1,7 @@
 //! Limits of requests in flight, gateway-wide and per APIService.
 
+use super::access::Access;
 use super::target::ParsedRequest;
-use crate::authorize::Permit;
 use crate::commands::gateway::state::GatewayState;
 use crate::kubeapi::{RequestInfo, RetryAfter, Status, User};
 use crate::message::{Blame, Refusal};
@@ -15,19 +15,22 @@ pub(super) struct Admission {
     permit: Option<InflightPermit>,
 }
 
-/// Counts an authorized request as in flight. `exempt` says that a backend sent it for a request that already counts
+/// Counts an authorized request as in flight. `is_exempt` says that a backend sent it for a request that already counts
 /// and waits for it. Long-running requests are exempt, too. Upgrade requests are not: they count until the upgrade
-/// succeeds.
+/// succeeds. Asks the client of an admitted request by chance to use another connection.
 ///
 /// # Errors
 /// 429 if a limit is reached or the user exceeds a fair share.
-pub(super) fn admit(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, exempt: bool) -> Result<Admission, Refusal> {
-    let shared = parsed.shared;
-    if exempt || parsed.is_long_running {
-        return Ok(Admission { hand: None, permit: None });
-    }
-    let hand = shared.inflight.dealer.hand(&permit.user().name);
-    Ok(Admission { hand: Some(hand), permit: admit_request(shared, permit.user(), permit.request(), hand)? })
+pub(super) fn admit(parsed: &ParsedRequest<'_>, access: &Access<'_>, is_exempt: bool) -> Result<Admission, Refusal> {
+    let (shared, permit) = (parsed.shared, &access.permit);
+    let admission = if is_exempt || parsed.is_long_running {
+        Admission { hand: None, permit: None }
+    } else {
+        let hand = shared.inflight.dealer.hand(&permit.user().name);
+        Admission { hand: Some(hand), permit: admit_request(shared, permit.user(), permit.request(), hand)? }
+    };
+    parsed.connection.send_goaway_by_chance(access.is_anonymous);
+    Ok(admission)
 }
 
 impl Admission {

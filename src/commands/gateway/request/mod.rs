@@ -1,6 +1,7 @@
 //! The path of a request: parse, authenticate, authorize, limit, route, forward.
 
 mod access;
+mod destination;
 mod forward;
 mod health;
 mod labels;
@@ -22,12 +23,14 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 pub(super) use self::response::strip_body;
 
+use self::destination::{LocalDestination, RequestDestination};
 use self::labels::{AUDIT_ID, audit_id};
+use self::not_found::routing_refusal;
 use self::response::{ResponseBody, add_warning, finish_response, record_response};
 use self::target::{ParsedRequest, RequestTarget, client_error};
-use self::watch_socket::WatchSocket;
 use super::worker::ClientConnection;
 use crate::forward::send;
+use crate::kubeapi::RequestInfo;
 use crate::message::{Accept, Body, IncomingBody, MalformedRequest, Refusal, respond};
 use crate::observe::access::AccessRecord;
 
@@ -79,50 +82,58 @@ async fn process(
     let host = connection.requested_host(&request).map_err(client_error)?;
     let uri = std::mem::take(request.uri_mut());
     let target = RequestTarget::parse(connection, request.method(), host, &uri)?;
+    let (parsed, info, destination) = find_destination(connection, &target, &request, audit_id, record)?;
+
+    // Health checks and preflight requests need no authentication. All others are authenticated, authorized and limited
+    // first. `access` is one variable, because the future would hold one for each destination.
+    let access;
+    match destination {
+        RequestDestination::Health(checks) => {
+            let response = health::respond(&parsed, info, checks, request.headers_mut(), record).await;
+            Ok(response.map(ResponseBody::Local))
+        }
+        RequestDestination::Preflight => Ok(local::preflight_response().map(ResponseBody::Local)),
+        RequestDestination::Backend(route) => {
+            access = access::authorize(&parsed, info, request.headers_mut(), record).await?;
+            let admission = limits::admit(&parsed, &access, false)?;
+            let (backend, outbound) = forward::admit_to_backend(&parsed, &access, route, admission, request, record)?;
+            let response = send(&access.permit, &backend, outbound, record).await?;
+            let response = forward::add_gateway_headers(&parsed, route, response);
+            Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
+        }
+        RequestDestination::Local(destination) => {
+            access = access::authorize(&parsed, info, request.headers_mut(), record).await?;
+            let is_exempt = matches!(destination, LocalDestination::Delegation(_));
+            let _admission = limits::admit(&parsed, &access, is_exempt)?;
+            local::respond(&parsed, &access, destination, request, record).await
+        }
+        RequestDestination::Refused(error) => {
+            access = access::authorize(&parsed, info, request.headers_mut(), record).await?;
+            let _admission = limits::admit(&parsed, &access, false)?;
+            Err(routing_refusal(parsed.shared, &access.permit, &error, request.headers()))
+        }
+    }
+}
+
+/// Parses the request, and decides where it goes by the attributes that are authorized.
+///
+/// Not inline in `process`: the attributes borrowed there would stay in its future, beside those that authorization owns.
+fn find_destination<'r>(
+    connection: &'r Rc<ClientConnection>,
+    target: &'r RequestTarget<'r>,
+    request: &Request<IncomingBody>,
+    audit_id: &'r HeaderValue,
+    record: &mut AccessRecord,
+) -> Result<(ParsedRequest<'r>, RequestInfo<'r>, RequestDestination<'r>), Refusal> {
     let info = target.request_info()?;
-    let parsed = ParsedRequest::new(connection, &target, &info, request.headers(), audit_id);
+    let parsed = ParsedRequest::new(connection, target, &info, request.headers(), audit_id);
     parsed.set_labels(&info, request.headers(), record);
     if let Err(refusal) = parsed.check_timeout_parameter() {
         parsed.start_audit(&info, None, request.headers(), false, record);
         return Err(refusal);
     }
-
-    // Serve what needs no authentication: health checks, with those of the delegate if the caller may see them.
-    let delegate_checks = match health::includes_delegate_checks(&parsed) {
-        true => Box::pin(health::delegate_checks(&parsed, &info, request.headers_mut())).await,
-        false => String::new(),
-    };
-    if let Some(response) = health::response(&parsed, &delegate_checks) {
-        parsed.start_audit(&info, None, request.headers(), false, record);
-        return Ok(response.map(ResponseBody::Local));
-    }
-    if let Some(response) = local::cors_preflight_response(&parsed, request.headers()) {
-        return Ok(response.map(ResponseBody::Local));
-    }
-    local::check_shutdown(&parsed)?;
-
-    // Authenticate, impersonate, authorize.
-    let access = access::authorize(&parsed, info, request.headers_mut(), record).await?;
-
-    // Limit requests in flight.
-    let delegation = local::delegation_request(&parsed, access.permit.request());
-    let admission = limits::admit(&parsed, &access.permit, delegation.is_some())?;
-    connection.send_goaway_by_chance(access.is_anonymous);
-
-    // Route, and forward or answer locally.
-    let Some(route) = local::find_route(&parsed, access.permit.request())? else {
-        let socket = WatchSocket::accept(&parsed, access.permit.request(), &mut request)?;
-        let response = local::respond(&parsed, &access.permit, delegation, request, record).await?;
-        let response = add_warning(response, access.warning);
-        return Ok(match socket {
-            Some(socket) => socket.respond(response, &connection.handle),
-            None => response.map(ResponseBody::Local),
-        });
-    };
-    let (backend, outbound) = forward::admit_to_backend(&parsed, &access, route, admission, request, record)?;
-    let response = send(&access.permit, &backend, outbound, record).await?;
-    let response = forward::add_gateway_headers(&parsed, route, response);
-    Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
+    let destination = parsed.destination(&info, request.headers());
+    Ok((parsed, info, destination))
 }
 
 /// The error response for a refused request.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
+use super::destination::{LocalSnapshots, RequestDestination, RoutingRequest, RoutingSettings};
 use super::labels::{known_labels, request_labels};
 use super::timeouts::client_deadline;
 use crate::commands::gateway::state::GatewayState;
@@ -113,6 +114,25 @@ impl<'r> ParsedRequest<'r> {
             return Ok(());
         }
         duration::request_timeout(&self.target.query, Duration::MAX).map(drop).map_err(client_error)
+    }
+
+    /// Where the request goes.
+    pub(super) fn destination(&self, info: &RequestInfo<'_>, headers: &HeaderMap) -> RequestDestination<'r> {
+        let (shared, method) = (self.shared, &self.target.method);
+        let settings = RoutingSettings {
+            health: &shared.health,
+            delegate: shared.delegate,
+            serves_delegation: shared.serves_delegation,
+            serves_locally: shared.policy.serves_locally(),
+        };
+        let cors = shared.responses.cors.as_ref().filter(|_| *method == Method::OPTIONS);
+        let is_preflight = cors.is_some_and(|cors| cors.allowed_origin(headers).is_some());
+        let request = RoutingRequest { method, info, is_preflight, table: &self.target.table, route: self.route };
+        RequestDestination::find(&settings, &request, || LocalSnapshots {
+            catalog: shared.api.catalog().load(),
+            discovery: shared.documents.discovery.load(),
+            openapi: shared.documents.openapi.load(),
+        })
     }
 
     /// The decoded path.

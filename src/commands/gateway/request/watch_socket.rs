@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::response::ResponseBody;
-use super::target::{ParsedRequest, client_error};
+use super::target::client_error;
 use crate::kubeapi::{GoQuoted, RequestInfo, Status};
 use crate::listen::{ConnectionHandle, UpgradedConnection};
 use crate::message::websocket::{
@@ -40,28 +40,25 @@ pub(super) struct WatchSocket {
 }
 
 impl WatchSocket {
-    /// The handshake of a request that is answered locally, if it asks for a WebSocket; none if it asks for no upgrade, or
-    /// for one of a stream that is not served, whose answer is 404.
+    /// The handshake of a request for objects, if it asks for a WebSocket; none if it asks for no upgrade, or for one of a
+    /// stream that is not served, whose answer is 404.
     ///
     /// # Errors
     /// 400 for an upgrade that is not served, and for a handshake that is not complete; 403 without a valid `Origin`, as
     /// upstream (`checkOrigin` in `golang.org/x/net/websocket`).
     pub(super) fn accept(
-        parsed: &ParsedRequest<'_>,
+        method: &Method,
         info: &RequestInfo<'_>,
         request: &mut Request<IncomingBody>,
     ) -> Result<Option<WatchSocket>, Refusal> {
         let Some(protocol) = upgrade_protocol(request.headers()) else { return Ok(None) };
-        let is_object = parsed.shared.api.claims(info);
-        if is_object && info.verb != "watch" && info.is_long_running() {
+        if info.verb != "watch" && info.is_long_running() {
             return Ok(None);
         }
-        if !is_object || info.verb != "watch" || !protocol.eq_ignore_ascii_case("websocket") {
-            let protocol = GoQuoted(protocol);
-            let text = format!("no upgrade to {protocol} here: only a watch can be upgraded, and only to websocket");
-            return Err(client_error(Status::bad_request(text)));
+        if info.verb != "watch" || !protocol.eq_ignore_ascii_case("websocket") {
+            return Err(upgrade_refusal(protocol));
         }
-        let accepted = accept_handshake(&parsed.target.method, request.version(), request.headers());
+        let accepted = accept_handshake(method, request.version(), request.headers());
         let (accept, protocol) = accepted.map_err(client_error)?;
         Ok(Some(WatchSocket { upgrade: hyper::upgrade::on(request), accept, protocol }))
     }
@@ -96,6 +93,20 @@ impl WatchSocket {
         }
         response
     }
+}
+
+/// Checks that a request that is answered locally, and not for objects, asks for no upgrade.
+///
+/// # Errors
+/// 400 if it does.
+pub(super) fn refuse_upgrade(headers: &HeaderMap) -> Result<(), Refusal> {
+    upgrade_protocol(headers).map_or(Ok(()), |protocol| Err(upgrade_refusal(protocol)))
+}
+
+fn upgrade_refusal(protocol: &str) -> Refusal {
+    let protocol = GoQuoted(protocol);
+    let text = format!("no upgrade to {protocol} here: only a watch can be upgraded, and only to websocket");
+    client_error(Status::bad_request(text))
 }
 
 /// Checks a handshake as `golang.org/x/net/websocket` does; returns the accepted key, and the protocol of a client that asks
