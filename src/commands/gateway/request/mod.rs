@@ -157,3 +157,21 @@ fn refuse(
     record_response(record, &response);
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, B, C, D, F: Future>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// They are moved once for each request, and made by each.
+    #[test]
+    fn futures_of_a_request_stay_small() {
+        let handle = future_size(|connection, request, refusal, ()| handle(connection, request, refusal));
+        let sizes = [("handle", handle, 2_700), ("process", future_size(process), 2_500)];
+        let larger: Vec<_> = sizes.iter().filter(|(_, size, bound)| size > bound).collect();
+        assert!(larger.is_empty(), "future, bytes, bound: {larger:?}");
+    }
+}
