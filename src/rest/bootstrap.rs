@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::metadata;
 use super::target::ObjectTarget;
-use super::{ApiServer, metadata};
 use crate::kinds::rules;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
@@ -35,7 +37,7 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
         let key = target.key(&collection)?;
         match super::namespace::create_empty(api, &collection, &key, write_stored_json(&object).bytes.into()).await {
             Ok(_) | Err(Error::Conflict { .. }) => {}
-            Err(error) => return Err(super::cache_error(&target, error)),
+            Err(error) => return Err(cache_error(&target, error)),
         }
     }
     super::local_api_services::register_local_groups(api).await?;

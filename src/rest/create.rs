@@ -7,12 +7,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
+use super::api_server::ApiServer;
 use super::compute::{WorkLimit, map_size, run_counted, run_limited};
 use super::conversion::local_bytes;
-use super::representation::{ReplyContent, ReplyObject};
+use super::errors::cache_error;
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, schema_work};
+use super::{metadata, namespace, request_body, schema_work};
 use crate::authorize::CreateAuthorization;
 use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
 use crate::kubeapi::Status;

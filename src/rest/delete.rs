@@ -4,12 +4,15 @@ use std::pin::pin;
 
 use futures_util::stream::TryStreamExt as _;
 
+use super::api_server::ApiServer;
 use super::conversion::has_webhook;
 use super::delete_options::DeleteOptions;
+use super::errors::cache_error;
 use super::object_removal::{Removed, remove, remove_all};
-use super::representation::{ReplyContent, ReplyObject};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, namespace, read};
+use super::{namespace, read};
 use crate::kinds::RemovalRule;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::ApiRequest;
 use super::compute::run_sized;
 use super::object_type::{DecodeError, check_options_type};
+use super::request::ApiRequest;
 use super::request_body::{media_type, unsupported_body};
 use super::write_options::dry_run;
 use crate::kubeapi::Status;

@@ -13,8 +13,8 @@ use crate::resources::builtin::event_conversion::stored_resource;
 use crate::storage::{CommitCondition, KeyError, Prefix};
 use crate::watch_cache::Error;
 
+use super::api_server::{ApiServer, KEY_ROOT, resource_prefix};
 use super::errors::unavailable;
-use super::{ApiServer, KEY_ROOT, resource_prefix};
 
 /// Maximum number of names in a log line.
 const MAX_NAMES: usize = 10;
@@ -144,8 +144,9 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::task::LocalSet;
 
+    use super::super::api_server::ApiServerSettings;
+    use super::super::create_initial_objects;
     use super::super::namespace::{create_empty, start_removal};
-    use super::super::{ApiServerSettings, create_initial_objects};
     use super::*;
     use crate::kinds::ValidationSettings;
     use crate::process::Drain;

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::metadata;
+use super::stored_object::stored_object;
 use super::target::ObjectTarget;
-use super::{ApiServer, cache_error, metadata, stored_object};
 use crate::kinds::{prepare_new_api_service, rules};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;

@@ -9,9 +9,11 @@ use serde_json::{Map, Value, json};
 
 use super::compute::{MAX_INLINE_BYTES, run_sized};
 use super::delete_options::DeleteOptions;
+use super::errors::cache_error;
 use super::representation::ReplyObject;
+use super::stored_object::stored_object;
 use super::target::ObjectTarget;
-use super::{cache_error, metadata, schema_work, stored_object};
+use super::{metadata, schema_work};
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
 use crate::kubeapi::Status;

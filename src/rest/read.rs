@@ -1,8 +1,10 @@
 //! The verbs get and list.
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error};
 use crate::kinds::selectable_fields::resolve_label;
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;

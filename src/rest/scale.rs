@@ -6,12 +6,15 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::{cache_error, modified};
 use super::patch::RequestPatch;
-use super::representation::{ReplyContent, ReplyObject};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body};
+use super::{metadata, request_body};
 use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
@@ -136,7 +139,7 @@ pub(super) async fn scale(
             Replaced::Conflict(now) => current = now.ok_or_else(|| target.not_found())?,
         }
     }
-    Err(errors::modified(target, &target.name))
+    Err(modified(target, &target.name))
 }
 
 fn reply(scale: Value) -> VerbReply {

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
 use super::compute::{WorkLimit, map_size, run_counted, run_limited};
 use super::conversion::local_bytes;
 use super::create::{store_new, time_to_live};
-use super::representation::{ReplyContent, ReplyObject};
+use super::errors::{cache_error, modified};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, schema_work};
+use super::{metadata, request_body, schema_work};
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
@@ -148,9 +151,7 @@ pub(super) async fn replace(
     };
     match result {
         Ok(object) => Ok(Replaced::Done(object)),
-        Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => {
-            Err(errors::modified(target, &target.name))
-        }
+        Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => Err(modified(target, &target.name)),
         Err(Error::Conflict { current }) => Ok(Replaced::Conflict(current)),
         Err(error) => Err(cache_error(target, error)),
     }
@@ -209,7 +210,7 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
         text => Some(parse_uint64(text).map_err(|why| Status::new(500, "", why))?),
     };
     if version.is_some_and(|version| version != old.revision()) {
-        return Err(errors::modified(target, &target.name));
+        return Err(modified(target, &target.name));
     }
     if version.is_none() && !target.rules().allows_unconditional_update {
         let why = "must be specified for an update";

@@ -10,11 +10,14 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use super::api_server::ApiServer;
 use super::compute::ComputeContext;
 use super::conversion::{ObjectConverter, has_webhook};
+use super::errors::cache_error;
+use super::read;
 use super::representation::{EventEncoder, OutputMediaType};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error, read};
 use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};

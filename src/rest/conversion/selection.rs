@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{ObjectConverter, has_webhook};
 use crate::kubeapi::Status;
 use crate::resources::ServedKind;
-use crate::rest::cache_error;
+use crate::rest::errors::cache_error;
 use crate::rest::target::ObjectTarget;
 use crate::watch_cache::{
     ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection, Stored, StoredList, WatchEvent,

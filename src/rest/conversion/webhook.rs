@@ -11,8 +11,8 @@ use crate::kubeapi::Status;
 use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
 use crate::resources::Resource;
 use crate::resources::custom::{CustomResource, WebhookConversion};
-use crate::rest::MAX_BODY_BYTES;
 use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
+use crate::rest::request::MAX_BODY_BYTES;
 use crate::rest::webhook_client::{CallLimits, WebhookClient};
 
 /// How many times as large as the request a response may be.

@@ -20,9 +20,10 @@ use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Definition, custom_entries};
+use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::local_api_services::{api_service_name, register_selected_groups};
-use crate::rest::{ApiServer, stored_object};
+use crate::rest::stored_object::stored_object;
 use crate::storage::Revision;
 use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
 

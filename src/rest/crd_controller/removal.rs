@@ -12,11 +12,13 @@ use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::ServedKind;
 use crate::resources::custom::Definition;
+use crate::rest::api_server::ApiServer;
 use crate::rest::delete_options::DeleteOptions;
 use crate::rest::errors::unavailable;
+use crate::rest::metadata;
 use crate::rest::object_removal::{Removed, remove_all};
 use crate::rest::removals::RemovalTarget;
-use crate::rest::{ApiServer, metadata, stored_object};
+use crate::rest::stored_object::stored_object;
 use crate::storage::{self, CommitCondition};
 use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 

@@ -33,7 +33,7 @@ use crate::message::Body;
 use crate::resources::ServedKind;
 use crate::watch_cache::StoredList;
 
-/// What a request is answered with, before it is encoded.
+/// An object, a list or a Status, before it is encoded.
 pub(super) enum ReplyContent {
     /// One object.
     Object(ReplyObject),
@@ -41,6 +41,19 @@ pub(super) enum ReplyContent {
     List(StoredList),
     /// The outcome of a deletion. It is not transformed.
     Status(Status),
+}
+
+/// What a verb is answered with.
+pub(super) struct VerbReply {
+    pub(super) code: StatusCode,
+    pub(super) content: ReplyContent,
+}
+
+impl VerbReply {
+    /// 200.
+    pub(super) fn ok(content: ReplyContent) -> VerbReply {
+        VerbReply { code: StatusCode::OK, content }
+    }
 }
 
 /// The response of a kind in the representation that was negotiated.
