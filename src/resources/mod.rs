@@ -21,6 +21,9 @@ use std::sync::Arc;
 use self::custom::{CustomResource, CustomVersion};
 use crate::kubeapi::protobuf::table::MessageId;
 
+/// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
+pub const MAX_BODY_BYTES: usize = 3 << 20;
+
 /// A resource: what clients call it, and which versions of it are served and stored.
 #[derive(Debug)]
 pub struct Resource {

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::compute::ComputeQueue;
-use super::conversion::ObjectConverter;
 use super::removals::{RemovalTarget, Removals};
 use super::representation::EventViewCache;
 use super::target::ObjectTarget;
-use super::webhook_client::WebhookClient;
+use crate::compute::ComputeQueue;
+use crate::conversion::ObjectConverter;
 use crate::kinds::ValidationSettings;
 use crate::kinds::crd;
 use crate::kinds::custom_resource;
@@ -27,6 +26,7 @@ use crate::resources::custom::CustomResource;
 use crate::resources::definition_upgrade::upgrade_stored_definition;
 use crate::storage::{KeyError, Prefix};
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
+use crate::webhook_client::WebhookClient;
 
 /// Minutes after which the schema of a custom resource that is not used is dropped.
 const IDLE_MINUTES: u32 = 10;

@@ -12,12 +12,12 @@ use std::process::Command;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::metadata;
 use super::request_body::{BodyFindings, check_object};
 use super::target::ObjectTarget;
 use super::warnings::bounded_warnings;
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::{read_json, write_stored_json};

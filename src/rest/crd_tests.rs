@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::metadata;
 use super::object_type::DecodeError;
 use super::request_body::{BodyFindings, check_object};
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, kind_errors, object_warnings};
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::json::read_json;

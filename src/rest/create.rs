@@ -8,15 +8,16 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::api_server::ApiServer;
-use super::compute::{WorkLimit, map_size, run_counted, run_limited};
-use super::conversion::local_bytes;
 use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, namespace, request_body, schema_work};
+use super::{metadata, namespace, request_body};
 use crate::authorize::CreateAuthorization;
+use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
+use crate::conversion::local_bytes;
+use crate::conversion::schema_work;
 use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -95,7 +96,8 @@ pub(super) async fn store_new(
                             metadata.insert("resourceVersion".to_owned(), version.into())
                         });
                     }
-                    api.converter.unstored_reply(&target.kind, Arc::new(object)).await
+                    let object = api.converter.dry_run_object(&target.kind, Arc::new(object)).await?;
+                    Ok(ReplyObject::Unstored(object))
                 }
             };
         }

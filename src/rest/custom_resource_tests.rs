@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::object_type::DecodeError;
 use super::request_body::{BodyFindings, check_object};
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::custom_resource::{
     MalformedFields, coerce_metadata, finalizer_warnings, kind_error, prepare_new, prepare_replacement, refresh,
     validation_errors,

@@ -5,7 +5,6 @@ use std::pin::pin;
 use futures_util::stream::TryStreamExt as _;
 
 use super::api_server::ApiServer;
-use super::conversion::has_webhook;
 use super::delete_options::DeleteOptions;
 use super::errors::cache_error;
 use super::object_removal::{Removed, remove, remove_all};
@@ -13,6 +12,7 @@ use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::{namespace, read};
+use crate::conversion::has_webhook;
 use crate::kinds::RemovalRule;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};
@@ -65,10 +65,10 @@ pub(super) async fn delete_collection(
     let options = DeleteOptions::parse(request).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
-    let mut list = api.converter.list(target, collection, &query).await?;
+    let mut list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;
     if has_webhook(&target.kind) {
         // As upstream, nothing is deleted if the answer cannot be given.
-        api.converter.convert_reply(&target.kind, collection, ReplyContent::List(list.clone())).await?;
+        ReplyContent::List(list.clone()).convert(&api.converter, &target.kind, collection).await?;
         // As they are stored: they may have been converted to be selected.
         list.objects = list.objects.iter().filter_map(|object| collection.get(object.key())).collect();
     }

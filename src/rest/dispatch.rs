@@ -3,11 +3,12 @@
 use http::Response;
 
 use super::api_server::ApiServer;
-use super::compute::ComputeContext;
 use super::representation::{OutputMediaType, VerbReply};
 use super::request::{ApiRequest, FailedRequest};
 use super::target::ObjectTarget;
-use super::{create, delete, patch, read, representation, scale, schema_work, update, warnings, watch};
+use super::{create, delete, patch, read, representation, scale, update, warnings, watch};
+use crate::compute::ComputeContext;
+use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::Body;
@@ -68,7 +69,7 @@ impl ApiServer {
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
             _ => return Err(target.method_not_allowed(verb)),
         };
-        let content = self.converter.convert_reply(&target.kind, &collection, reply.content).await?;
+        let content = reply.content.convert(&self.converter, &target.kind, &collection).await?;
         representation::respond(&target.kind, media_type, reply.code, content).await
     }
 }

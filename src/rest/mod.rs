@@ -5,8 +5,6 @@
 
 mod api_server;
 mod bootstrap;
-mod compute;
-mod conversion;
 #[cfg(test)]
 mod cost_tests;
 mod crd_controller;
@@ -34,19 +32,15 @@ mod representation;
 mod request;
 mod request_body;
 mod scale;
-mod schema_work;
-mod stored_object;
 mod target;
 mod update;
 mod warnings;
 mod watch;
-mod webhook_client;
 mod write_options;
 
 pub use self::api_server::{ApiServer, ApiServerSettings};
 pub use self::bootstrap::create_initial_objects;
 pub use self::crd_controller::CrdController;
 pub use self::object_publisher::ObjectPublisher;
-pub use self::request::{ApiRequest, FailedRequest, MAX_BODY_BYTES};
-pub use self::webhook_client::{WebhookCalls, WebhookClient, WebhookThread};
+pub use self::request::{ApiRequest, FailedRequest};
 pub use self::write_options::FieldValidation;

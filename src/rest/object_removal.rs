@@ -7,13 +7,14 @@ use std::sync::Arc;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use serde_json::{Map, Value, json};
 
-use super::compute::{MAX_INLINE_BYTES, run_sized};
 use super::delete_options::DeleteOptions;
 use super::errors::cache_error;
+use super::metadata;
 use super::representation::ReplyObject;
-use super::stored_object::stored_object;
 use super::target::ObjectTarget;
-use super::{metadata, schema_work};
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
+use crate::conversion::schema_work;
+use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
 use crate::kubeapi::Status;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::api_server::ApiServer;
-use super::compute::{WorkLimit, map_size, run_limited, run_sized};
 use super::errors::cache_error;
 use super::representation::{ReplyContent, VerbReply};
 use super::request::ApiRequest;
@@ -14,6 +13,7 @@ use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
+use crate::compute::{WorkLimit, map_size, run_limited, run_sized};
 use crate::kubeapi::json::write_json;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};

@@ -50,7 +50,8 @@ pub(super) async fn list(
 ) -> Result<ReplyContent, Status> {
     let options = ListOptions::parse(request.query)?;
     let query = list_query(collection, target, &options)?;
-    Ok(ReplyContent::List(api.converter.list(target, collection, &query).await?))
+    let list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;
+    Ok(ReplyContent::List(list))
 }
 
 /// The query of a list, for `list` and `deletecollection`.

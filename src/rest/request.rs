@@ -9,9 +9,6 @@ use crate::authorize::CreateAuthorization;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::route::Hand;
 
-/// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
-pub const MAX_BODY_BYTES: usize = 3 << 20;
-
 /// A request for objects, with the whole body.
 pub struct ApiRequest<'r> {
     /// Request info that was authorized: verb, resource, namespace, name.
@@ -20,7 +17,7 @@ pub struct ApiRequest<'r> {
     pub query: &'r Query<'r>,
     /// Headers of the request.
     pub headers: &'r HeaderMap,
-    /// The body, at most [`MAX_BODY_BYTES`].
+    /// The body, at most [`MAX_BODY_BYTES`](crate::resources::MAX_BODY_BYTES).
     pub body: Bytes,
     /// Whether the request may create an object, whatever its verb is.
     pub creation: &'r CreateAuthorization<'r>,

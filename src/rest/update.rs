@@ -6,15 +6,16 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
-use super::compute::{WorkLimit, map_size, run_counted, run_limited};
-use super::conversion::local_bytes;
 use super::create::{store_new, time_to_live};
 use super::errors::{cache_error, modified};
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, request_body, schema_work};
+use super::{metadata, request_body};
+use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
+use crate::conversion::local_bytes;
+use crate::conversion::schema_work;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
@@ -119,11 +120,11 @@ pub(super) async fn replace(
     let key = target.key(collection)?;
     // The last finalizer was removed. With the resourceVersion before the deletion, as in Kubernetes.
     if options.is_dry_run {
-        let reply = match is_removed {
-            true => ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(object))),
-            false => api.converter.unstored_reply(&target.kind, object).await?,
+        let object = match is_removed {
+            true => Value::Object(Arc::unwrap_or_clone(object)),
+            false => api.converter.dry_run_object(&target.kind, object).await?,
         };
-        return Ok(Replaced::Done(reply));
+        return Ok(Replaced::Done(ReplyObject::Unstored(object)));
     }
     let result = match is_removed {
         true => {

@@ -11,13 +11,13 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 
 use super::api_server::ApiServer;
-use super::compute::ComputeContext;
-use super::conversion::{ObjectConverter, has_webhook};
 use super::errors::cache_error;
 use super::read;
 use super::representation::{EventEncoder, OutputMediaType};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
+use crate::compute::ComputeContext;
+use crate::conversion::{ObjectConverter, has_webhook};
 use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use self::names::{TakenNames, accept_names};
 use self::removal::{is_pending, start_removal};
+use crate::conversion::stored_object;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::process::ShutdownPhase;
@@ -23,7 +24,6 @@ use crate::resources::custom::{Definition, custom_entries};
 use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::local_api_services::{api_service_name, register_selected_groups};
-use crate::rest::stored_object::stored_object;
 use crate::storage::Revision;
 use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
 

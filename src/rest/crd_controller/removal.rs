@@ -6,6 +6,7 @@ use std::pin::pin;
 use futures_util::stream::TryStreamExt as _;
 use serde_json::{Map, Value};
 
+use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
@@ -18,7 +19,6 @@ use crate::rest::errors::unavailable;
 use crate::rest::metadata;
 use crate::rest::object_removal::{Removed, remove_all};
 use crate::rest::removals::RemovalTarget;
-use crate::rest::stored_object::stored_object;
 use crate::storage::{self, CommitCondition};
 use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 

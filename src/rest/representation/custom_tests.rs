@@ -11,8 +11,8 @@ use super::body::FRAME_BYTES;
 use super::document::write_item;
 use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
 use super::*;
+use crate::conversion::schema_work;
 use crate::resources::custom::{Definition, custom_entries};
-use crate::rest::schema_work;
 use crate::storage::{KeyValue, Prefix};
 use crate::watch_cache::{ContinuePosition, Stored};
 

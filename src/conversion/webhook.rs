@@ -7,13 +7,13 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::review::{ConversionOriginal, ConversionReview, ConversionReviewVersion, FailedConversion};
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kubeapi::Status;
 use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
+use crate::resources::MAX_BODY_BYTES;
 use crate::resources::Resource;
 use crate::resources::custom::{CustomResource, WebhookConversion};
-use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
-use crate::rest::request::MAX_BODY_BYTES;
-use crate::rest::webhook_client::{CallLimits, WebhookClient};
+use crate::webhook_client::{CallLimits, WebhookClient};
 
 /// How many times as large as the request a response may be.
 const RESPONSE_FACTOR: usize = 4;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::compute::run_sized;
+use crate::compute::run_sized;
 use crate::kubeapi::Status;
 use crate::watch_cache::Stored;
 
@@ -12,7 +12,7 @@ use crate::watch_cache::Stored;
 ///
 /// # Errors
 /// 500 for a value that cannot be read.
-pub(super) async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
+pub async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
     let (size, stored) = (stored.bytes().len(), stored.clone());
     run_sized(size, move || parse_stored_object(&stored)).await?
 }
