@@ -77,9 +77,9 @@ impl ConversionWebhooks {
         let result = self.call(of, review, (objects, size), keep).await;
         let name = |api_version: &'_ str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
         let outcome = result.as_ref().map(|_| ()).map_err(|failed| failed.failure);
-        self.metrics.record(&of.custom.definition, (&name(&found), &name(desired)), began.elapsed(), outcome);
+        self.metrics.record(&of.custom.crd_name, (&name(&found), &name(desired)), began.elapsed(), outcome);
         result.map_err(|FailedConversion { text, .. }| {
-            tracing::warn!(definition = %of.custom.definition, "custom objects cannot be converted: {text}");
+            tracing::warn!(definition = %of.custom.crd_name, "custom objects cannot be converted: {text}");
             failed(text)
         })
     }

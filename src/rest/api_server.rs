@@ -22,8 +22,8 @@ use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
+use crate::resources::crd_upgrade::upgrade_stored_crd;
 use crate::resources::custom::CustomResource;
-use crate::resources::definition_upgrade::upgrade_stored_definition;
 use crate::storage::{KeyError, Prefix};
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use crate::webhook_client::WebhookClient;
@@ -62,7 +62,7 @@ pub struct ApiServer {
     /// Names of the CustomResourceDefinitions with rules, which are not enforced.
     pub(super) unenforced: Arc<Mutex<BTreeSet<String>>>,
     pub(super) removals: Removals,
-    /// Prefixes of objects whose definition does not exist.
+    /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
 }
@@ -120,11 +120,11 @@ impl ApiServer {
     }
 
     /// Names of the CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
-    pub fn unenforced_definitions(&self) -> Vec<String> {
+    pub fn unenforced_crds(&self) -> Vec<String> {
         self.unenforced.lock().iter().cloned().collect()
     }
 
-    /// Replaces the resources of CustomResourceDefinitions. A collection whose definition is another one, or whose fields
+    /// Replaces the resources of CustomResourceDefinitions. A collection whose CRD is another one, or whose fields
     /// for selectors changed, is dropped: the next request makes it again.
     pub(super) fn publish_custom(&self, entries: Vec<CatalogEntry>) {
         let before = self.catalog.get();
@@ -142,7 +142,7 @@ impl ApiServer {
         self.catalog_publisher.publish(Arc::new(catalog));
     }
 
-    /// Whether the server has resources of its own in a group. Definitions of such a group are not served.
+    /// Whether the server has resources of its own in a group. CRDs of such a group are not served.
     pub fn has_builtin_group(&self, group: &str) -> bool {
         self.settings.catalog.entries().iter().any(|entry| entry.kind.resource.group == group)
     }
@@ -182,7 +182,7 @@ impl ApiServer {
         }
         self.removals.note_progress(&RemovalTarget::Namespace(target.namespace.to_owned()));
         if let Some(custom) = &target.kind.resource.custom {
-            self.removals.note_progress(&RemovalTarget::Definition(custom.uid.clone()));
+            self.removals.note_progress(&RemovalTarget::Crd(custom.uid.clone()));
         }
     }
 
@@ -192,17 +192,17 @@ impl ApiServer {
         let prefix = resource_prefix(resource);
         let prefix = prefix.map_err(Status::internal_error)?;
         let fields: Arc<[DeclaredField]> = declared_fields(resource).into();
-        let upgrade = crd::is_crd(resource).then_some(upgrade_stored_definition as ValueUpgrade);
+        let upgrade = crd::is_crd(resource).then_some(upgrade_stored_crd as ValueUpgrade);
         let repair = resource.custom.is_some().then_some(custom_resource::repair_metadata as ValueUpgrade);
         Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade, repair }))
     }
 }
 
-/// The resources of CustomResourceDefinitions, by the name of the definition.
+/// The resources of CustomResourceDefinitions, by the name of the CRD.
 fn custom_resources(catalog: &ResourceCatalog) -> HashMap<&str, (&CustomResource, &Arc<Resource>)> {
     let resources = catalog.entries().iter().map(|entry| &entry.kind.resource);
     let custom = resources.filter_map(|resource| Some((resource.custom.as_ref()?, resource)));
-    custom.map(|(custom, resource)| (custom.definition.as_str(), (custom, resource))).collect()
+    custom.map(|(custom, resource)| (custom.crd_name.as_str(), (custom, resource))).collect()
 }
 
 /// Prefix of the keys of a resource.

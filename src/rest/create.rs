@@ -112,7 +112,7 @@ pub(super) async fn store_new(
             }
             let ttl = time_to_live(api, target);
             match collection.create_if(&key, value.clone(), ttl, conditions).await {
-                // The namespace or the definition changed, or is being deleted.
+                // The namespace or the CRD changed, or is being deleted.
                 Err(Error::ConditionFailed(_)) => conditions = creation_conditions(api, target, &object).await?,
                 created => break created,
             }
@@ -163,7 +163,7 @@ impl NewObject {
     }
 }
 
-/// Checks that the namespace and the definition of a new object accept it. The conditions hold that for the commit: what
+/// Checks that the namespace and the CRD of a new object accept it. The conditions hold that for the commit: what
 /// is created is deleted with them, or not created.
 ///
 /// # Errors
@@ -174,24 +174,20 @@ async fn creation_conditions(
     object: &Map<String, Value>,
 ) -> Result<Vec<CommitCondition>, Status> {
     let namespace = namespace::check_active(api, target, object).await?;
-    let definition = check_definition(api, target, ObjectMetaView::of_map(object).name()).await?;
-    Ok(namespace.into_iter().chain(definition).collect())
+    let crd = check_crd(api, target, ObjectMetaView::of_map(object).name()).await?;
+    Ok(namespace.into_iter().chain(crd).collect())
 }
 
-/// Refuses a new object of a custom resource whose definition is being deleted, or is another one.
+/// Refuses a new object of a custom resource whose CRD is being deleted, or is another one.
 ///
 /// # Errors
-/// 403, and 404 for a definition that is gone.
-async fn check_definition(
-    api: &ApiServer,
-    target: &ObjectTarget<'_>,
-    name: &str,
-) -> Result<Option<CommitCondition>, Status> {
+/// 403, and 404 for a CRD that is gone.
+async fn check_crd(api: &ApiServer, target: &ObjectTarget<'_>, name: &str) -> Result<Option<CommitCondition>, Status> {
     let Some(custom) = &target.kind.resource.custom else { return Ok(None) };
-    let definitions = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
-    let definitions = definitions.ok_or_else(Status::not_found)?;
-    let key = target.key_of(&definitions, "", &custom.definition)?;
-    let current = definitions.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    let crds = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
+    let crds = crds.ok_or_else(Status::not_found)?;
+    let key = target.key_of(&crds, "", &custom.crd_name)?;
+    let current = crds.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.filter(|current| *current.metadata().uid == *custom.uid).ok_or_else(Status::not_found)?;
     if !custom.is_terminating && current.metadata().deletion_timestamp.is_none() {
         return Ok(Some(CommitCondition::At(key, current.revision())));

@@ -89,7 +89,7 @@ impl Case {
             subresources.insert("scale".to_owned(), scale.clone());
         }
         let names = json!({"plural": "cases", "singular": "case", "kind": "Case", "listKind": "CaseList"});
-        let definition = json!({
+        let crd = json!({
             "metadata": {"name": "cases.a.io"},
             "spec": {
                 "group": "a.io", "names": names, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
@@ -101,7 +101,7 @@ impl Case {
             },
             "status": {"acceptedNames": names},
         });
-        served_kind(&definition)
+        served_kind(&crd)
     }
 
     /// What Narthex answers.

@@ -53,7 +53,7 @@ pub(super) async fn remove(
             false => None,
         };
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        // The objects of a definition are deleted first.
+        // The objects of a CRD are deleted first.
         let is_gone = object.as_ref().is_none_or(|object| {
             !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
         });
@@ -156,7 +156,7 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     }
 }
 
-/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; definitions have their own).
+/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; CRDs have their own).
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
     let resource = &target.kind.resource;
     let conflict = |what: &str, wanted: &str, found: &str, then: &str| {

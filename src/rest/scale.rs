@@ -20,7 +20,7 @@ use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
-use crate::resources::custom::definition::ScalePaths;
+use crate::resources::custom::crd::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 use crate::watch_cache::ResourceCollection;
 

@@ -79,7 +79,7 @@ impl<'r> ObjectTarget<'r> {
         if needs_namespace && info.verb != "create" {
             return Err(Status::not_found());
         }
-        // Those of a definition have no routes: a path without the namespace is of no resource.
+        // Those of a CRD have no routes: a path without the namespace is of no resource.
         if entry.is_custom()
             && resource.is_namespaced
             && namespace.is_empty()

@@ -169,7 +169,7 @@ fn count_storage(
             revision: monitor.revision(),
             compacted: monitor.compacted(),
             refusal: monitor.refusal().map(|error| error.to_string()),
-            unenforced_definitions: api.unenforced_definitions(),
+            unenforced_definitions: api.unenforced_crds(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
         }
     });
