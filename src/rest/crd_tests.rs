@@ -1,6 +1,5 @@
 //! CustomResourceDefinitions, compared with the answers of a kube-apiserver (`tests/interop/oracle`).
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -61,7 +60,7 @@ impl From<&FieldError> for CrdAnswerError {
 /// The target of a write.
 fn target() -> ObjectTarget<'static> {
     let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions").unwrap();
-    ObjectTarget { kind, namespace: "", name: Cow::Borrowed("cases.a.io"), subresource: "" }
+    ObjectTarget::new(kind, "", "cases.a.io", "")
 }
 
 /// Decodes a body as for a create or update; with findings of strict decoding.
@@ -101,14 +100,14 @@ fn answered(crd: &RawValue, old: Option<&RawValue>) -> CrdAnswer {
     });
     match &old {
         None => {
-            (target.rules().prepare_new)(&target.kind, &mut object);
+            (target.rules.prepare_new)(&target.kind, &mut object);
             // Set with other metadata.
             object.entry("metadata").or_insert_with(|| json!({}))["generation"] = json!(1);
         }
         Some(old) => {
             metadata::fill_replacement(&target, old, &mut object);
             let update = ObjectUpdate { kind: &target.kind, subresource: "", old };
-            (target.rules().prepare_replacement)(&update, &mut object);
+            (target.rules.prepare_replacement)(&update, &mut object);
         }
     }
     let (settings, limit) = (ValidationSettings::default(), WorkLimit::for_server());

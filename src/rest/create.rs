@@ -107,7 +107,7 @@ pub(super) async fn store_new(
         };
         let value = Bytes::from(value);
         let created = loop {
-            if target.rules().removal == RemovalRule::Namespace {
+            if target.rules.removal == RemovalRule::Namespace {
                 break namespace::create_empty(api, collection, &key, value).await;
             }
             let ttl = time_to_live(api, target);
@@ -153,8 +153,8 @@ impl NewObject {
         (settings, limit): (&ValidationSettings, &WorkLimit),
     ) -> Result<NewObject, Status> {
         metadata::fill_new_object(target, &mut object);
-        (target.rules().begin_create)(&mut object)?;
-        (target.rules().prepare_new)(&target.kind, &mut object);
+        (target.rules.begin_create)(&mut object)?;
+        (target.rules.prepare_new)(&target.kind, &mut object);
         validate_new((settings, limit), (&target.kind, target.subresource), &mut object)?;
         let warnings = object_warnings(&target.kind.resource, target.subresource, None, &object);
         let value = local_bytes(&target.kind, &object)?;
@@ -199,5 +199,5 @@ async fn check_crd(api: &ApiServer, target: &ObjectTarget<'_>, name: &str) -> Re
 
 /// How long the store keeps an object of the kind; none is for ever.
 pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
-    target.rules().expires.then_some(api.settings.event_ttl)
+    target.rules.expires.then_some(api.settings.event_ttl)
 }

@@ -38,12 +38,12 @@ pub(super) async fn delete(
         api.note_removed(target);
     }
     let content = match removed {
-        Removed::Gone(last, revision) if target.rules().returns_deleted_object && last.defect().is_none() => {
+        Removed::Gone(last, revision) if target.rules.returns_deleted_object && last.defect().is_none() => {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
-            if target.rules().removal == RemovalRule::Namespace && !options.is_dry_run {
+            if target.rules.removal == RemovalRule::Namespace && !options.is_dry_run {
                 namespace::start_removal(api, target.name.clone().into_owned());
             }
             ReplyContent::Object(object)

@@ -76,7 +76,7 @@ pub(super) async fn check_active(
 /// # Errors
 /// 403 for such a namespace.
 pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
-    if target.rules().removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
+    if target.rules.removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
         return Ok(());
     }
     Err(Status::object_forbidden("", "namespaces", &target.name, "this namespace may not be deleted"))

@@ -118,8 +118,8 @@ pub(super) async fn remove_all<'r>(
     // Once, not by each of the deletions that are made at a time.
     let schemas = if objects.is_empty() { Vec::new() } else { schema_work::compile_schemas(kind).await? };
     let removals = objects.into_iter().map(move |object| async move {
-        let (namespace, name) = (object.namespace(), object.name().into());
-        let target = ObjectTarget { kind: kind.clone(), namespace, name, subresource: "" };
+        let (namespace, name) = (object.namespace(), object.name());
+        let target = ObjectTarget::new(kind.clone(), namespace, name, "");
         let removed = remove(collection, &target, object.clone(), options).await?;
         Ok((object.clone(), removed))
     });
@@ -132,7 +132,7 @@ pub(super) async fn remove_all<'r>(
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
-    let removal = target.rules().removal;
+    let removal = target.rules.removal;
     let (is_namespace, is_crd) = (removal == RemovalRule::Namespace, removal == RemovalRule::CustomResourceDefinition);
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));

@@ -84,14 +84,8 @@ pub(super) async fn scale(
         }
         return Ok(reply(scale));
     }
-    let of_scale =
-        ObjectTarget { kind: kind.clone(), namespace: target.namespace, name: target.name.clone(), subresource: "" };
-    let of_object = ObjectTarget {
-        kind: target.kind.clone(),
-        namespace: target.namespace,
-        name: target.name.clone(),
-        subresource: "",
-    };
+    let of_scale = ObjectTarget::new(kind.clone(), target.namespace, target.name.clone(), "");
+    let of_object = ObjectTarget::new(target.kind.clone(), target.namespace, target.name.clone(), "");
     let is_patch = request.info.verb == "patch";
     if is_patch {
         RequestPatch::check_media_type(request, kind)?;

@@ -47,7 +47,7 @@ pub(super) async fn update(
     let is_conditional = !matches!(ObjectMetaView::of_map(&object).resource_version(), "" | "0");
     loop {
         let Some(current) = old else {
-            if !target.rules().creates_on_update {
+            if !target.rules.creates_on_update {
                 return Err(target.not_found());
             }
             check_uid(target, (&key, ""), &object)?;
@@ -190,7 +190,7 @@ impl Replacement {
         }
         let is_conditional = check_version(target, old, &mut object)?;
         metadata::fill_replacement(target, &old_object, &mut object);
-        let (rules, written) = (target.rules(), (&target.kind, target.subresource));
+        let (rules, written) = (target.rules, (&target.kind, target.subresource));
         let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old_object };
         (rules.begin_update)(&update, &mut object)?;
         (rules.prepare_replacement)(&update, &mut object);
@@ -213,7 +213,7 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
     if version.is_some_and(|version| version != old.revision()) {
         return Err(modified(target, &target.name));
     }
-    if version.is_none() && !target.rules().allows_unconditional_update {
+    if version.is_none() && !target.rules.allows_unconditional_update {
         let why = "must be specified for an update";
         let error = FieldError::invalid("metadata.resourceVersion", 0_i64, why);
         // With the resource instead of the kind, as in Kubernetes.
