@@ -83,6 +83,15 @@ pub mod resources;
 // Rules of the kinds: selectable fields, preparation, validation, warnings, columns.
 pub mod kinds;
 
+// Work on large objects: on threads that users share fairly, until its deadline.
+pub mod compute;
+
+// Webhook client: one set of connections for each webhook, limits of a call.
+pub mod webhook_client;
+
+// Conversion of custom objects between versions: schemas, webhooks.
+pub mod conversion;
+
 // Embedded API server: the verbs of stored objects.
 pub mod rest;
 

@@ -100,7 +100,7 @@ impl CatalogEntry {
         if self.is_stored { &self.kind.version.verbs } else { &READ_VERBS }
     }
 
-    /// The verbs that are answered. While a definition is being deleted, discovery lists fewer.
+    /// The verbs that are answered. While a CRD is being deleted, discovery lists fewer.
     pub fn answered_verbs(&self) -> &[&'static str] {
         if self.serving == Serving::Custom { &CUSTOM_VERBS } else { self.verbs() }
     }
@@ -209,7 +209,7 @@ impl ResourceCatalog {
         ResourceCatalog { entries, by_name }
     }
 
-    /// The built-in resources of this catalog, and those of CustomResourceDefinitions. A definition of a group that the
+    /// The built-in resources of this catalog, and those of CustomResourceDefinitions. A CRD of a group that the
     /// server has itself is not served.
     #[must_use]
     pub fn with_custom(&self, custom: impl IntoIterator<Item = CatalogEntry>) -> ResourceCatalog {

@@ -4,10 +4,10 @@
 pub mod builtin;
 /// Which of them the embedded API server serves and stores.
 pub mod catalog;
+/// CustomResourceDefinitions that are stored as v1beta1.
+pub mod crd_upgrade;
 /// Resources of CustomResourceDefinitions.
 pub mod custom;
-/// CustomResourceDefinitions that are stored as v1beta1.
-pub mod definition_upgrade;
 /// Bound of the text in a row of a Table.
 pub mod row_budget;
 /// `--runtime-config`: which optional resources are stored.
@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 use self::custom::{CustomResource, CustomVersion};
 use crate::kubeapi::protobuf::table::MessageId;
+
+/// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
+pub const MAX_BODY_BYTES: usize = 3 << 20;
 
 /// A resource: what clients call it, and which versions of it are served and stored.
 #[derive(Debug)]

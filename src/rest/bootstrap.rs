@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::metadata;
 use super::target::ObjectTarget;
-use super::{ApiServer, metadata};
-use crate::kinds::rules;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::resources::builtin::builtin_kinds;
@@ -25,17 +26,17 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
     // First: a system namespace that is created deletes what it finds.
     api.report_leftovers().await?;
     for name in SYSTEM_NAMESPACES {
-        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.into(), subresource: "" };
+        let target = ObjectTarget::new(kind.clone(), "", name, "");
         let mut object: Map<String, Value> = Map::new();
         object.insert("apiVersion".to_owned(), json!("v1"));
         object.insert("kind".to_owned(), json!("Namespace"));
         object.insert("metadata".to_owned(), json!({"name": name}));
         metadata::fill_new_object(&target, &mut object);
-        (rules(&kind.resource).prepare_new)(&kind, &mut object);
+        (target.rules.prepare_new)(&target.kind, &mut object);
         let key = target.key(&collection)?;
         match super::namespace::create_empty(api, &collection, &key, write_stored_json(&object).bytes.into()).await {
             Ok(_) | Err(Error::Conflict { .. }) => {}
-            Err(error) => return Err(super::cache_error(&target, error)),
+            Err(error) => return Err(cache_error(&target, error)),
         }
     }
     super::local_api_services::register_local_groups(api).await?;

@@ -4,7 +4,6 @@
 //! Instructions are counted by valgrind, which runs one test of this program below itself and writes what each call of
 //! [`counted_call`] took. It takes minutes: `just list-costs`.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
@@ -12,12 +11,12 @@ use std::process::Command;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::metadata;
 use super::request_body::{BodyFindings, check_object};
 use super::target::ObjectTarget;
 use super::warnings::bounded_warnings;
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::{read_json, write_stored_json};
@@ -286,7 +285,7 @@ fn counted_call(case: &FieldCase, body: &Bytes) -> usize {
 /// What a request with the body goes through, and a patch with the same content.
 fn chain(case: &FieldCase, body: &Bytes) -> usize {
     let (kind, namespace) = (&case.kind, if case.kind.resource.is_namespaced { "n" } else { "" });
-    let target = ObjectTarget { kind: kind.clone(), namespace, name: Cow::Borrowed("a"), subresource: "" };
+    let target = ObjectTarget::new(kind.clone(), namespace, "a", "");
     let settings = ValidationSettings::default();
     let decode = |bytes: &Bytes| {
         let (value, findings) = read_json(bytes).unwrap();
@@ -300,8 +299,8 @@ fn chain(case: &FieldCase, body: &Bytes) -> usize {
     warnings.extend(metadata::deduplicate_owners(&mut object, false));
     let mut new = object.clone();
     metadata::fill_new_object(&target, &mut new);
-    let mut size = (target.rules().begin_create)(&mut new).err().as_ref().map_or(0, size_of_status);
-    (target.rules().prepare_new)(kind, &mut new);
+    let mut size = (target.rules.begin_create)(&mut new).err().as_ref().map_or(0, size_of_status);
+    (target.rules.prepare_new)(kind, &mut new);
     size += validate_new((&settings, &WorkLimit::for_server()), (kind, ""), &mut new)
         .err()
         .as_ref()
@@ -315,11 +314,11 @@ fn chain(case: &FieldCase, body: &Bytes) -> usize {
     for mut old in [new, deleted] {
         let mut replacing = object.clone();
         metadata::fill_replacement(&target, &old, &mut replacing);
-        size += (target.rules().begin_update)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing)
+        size += (target.rules.begin_update)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing)
             .err()
             .as_ref()
             .map_or(0, size_of_status);
-        (target.rules().prepare_replacement)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing);
+        (target.rules.prepare_replacement)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing);
         size += validate_replacement((&settings, &WorkLimit::for_server()), (kind, ""), &mut old, &mut replacing)
             .err()
             .as_ref()

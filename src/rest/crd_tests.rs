@@ -1,6 +1,5 @@
 //! CustomResourceDefinitions, compared with the answers of a kube-apiserver (`tests/interop/oracle`).
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -9,17 +8,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::metadata;
 use super::object_type::DecodeError;
 use super::request_body::{BodyFindings, check_object};
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, kind_errors, object_warnings};
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::json::read_json;
 use crate::resources::builtin::builtin_kinds;
-use crate::resources::definition_upgrade::{definition_as_v1, upgrade_stored_definition};
+use crate::resources::crd_upgrade::{crd_as_v1, upgrade_stored_crd};
 
 /// A question to the oracle, and its answer. See `tests/interop/oracle/main.go`.
 #[derive(Deserialize)]
@@ -61,7 +60,7 @@ impl From<&FieldError> for CrdAnswerError {
 /// The target of a write.
 fn target() -> ObjectTarget<'static> {
     let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions").unwrap();
-    ObjectTarget { kind, namespace: "", name: Cow::Borrowed("cases.a.io"), subresource: "" }
+    ObjectTarget::new(kind, "", "cases.a.io", "")
 }
 
 /// Decodes a body as for a create or update; with findings of strict decoding.
@@ -74,10 +73,10 @@ fn decode(target: &ObjectTarget<'_>, text: &RawValue) -> Result<(Map<String, Val
 }
 
 /// What Narthex answers to a write.
-fn answered(definition: &RawValue, old: Option<&RawValue>) -> CrdAnswer {
+fn answered(crd: &RawValue, old: Option<&RawValue>) -> CrdAnswer {
     let target = target();
     let mut answer = CrdAnswer::default();
-    let mut object = match decode(&target, definition) {
+    let mut object = match decode(&target, crd) {
         Ok((object, strict)) => {
             answer.strict = strict;
             object
@@ -101,14 +100,14 @@ fn answered(definition: &RawValue, old: Option<&RawValue>) -> CrdAnswer {
     });
     match &old {
         None => {
-            (target.rules().prepare_new)(&target.kind, &mut object);
+            (target.rules.prepare_new)(&target.kind, &mut object);
             // Set with other metadata.
             object.entry("metadata").or_insert_with(|| json!({}))["generation"] = json!(1);
         }
         Some(old) => {
             metadata::fill_replacement(&target, old, &mut object);
             let update = ObjectUpdate { kind: &target.kind, subresource: "", old };
-            (target.rules().prepare_replacement)(&update, &mut object);
+            (target.rules.prepare_replacement)(&update, &mut object);
         }
     }
     let (settings, limit) = (ValidationSettings::default(), WorkLimit::for_server());
@@ -191,7 +190,7 @@ const KNOWN_SCHEMA_DIFFERENCES: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn definitions_are_answered_as_by_kube_apiserver() {
+fn crds_are_answered_as_by_kube_apiserver() {
     let cases = include_str!("../resources/testdata/definitions.jsonl").lines().filter_map(|line| {
         let case: CrdCase = serde_json::from_str(line).unwrap();
         let found = answered(&case.definition, case.old.as_deref());
@@ -201,7 +200,7 @@ fn definitions_are_answered_as_by_kube_apiserver() {
 }
 
 #[test]
-fn stored_definitions_are_read_as_by_kube_apiserver() {
+fn stored_crds_are_read_as_by_kube_apiserver() {
     let mut count = 0;
     for line in include_str!("../resources/testdata/definitions.jsonl").lines() {
         let case: CrdCase = serde_json::from_str(line).unwrap();
@@ -209,10 +208,10 @@ fn stored_definitions_are_read_as_by_kube_apiserver() {
             count += 1;
             let stored: Value = serde_json::from_str(case.definition.get()).unwrap();
             let is_old = stored["apiVersion"] == "apiextensions.k8s.io/v1beta1";
-            assert_eq!(definition_as_v1(stored).ok(), case.answer.prepared, "{line}");
+            assert_eq!(crd_as_v1(stored).ok(), case.answer.prepared, "{line}");
             // One in v1 was stored with its defaults.
             let bytes = Bytes::copy_from_slice(case.definition.get().as_bytes());
-            let upgraded = upgrade_stored_definition(&bytes);
+            let upgraded = upgrade_stored_crd(&bytes);
             let upgraded = upgraded.map(|bytes| serde_json::from_slice::<Value>(&bytes).unwrap());
             assert_eq!(upgraded, case.answer.prepared.filter(|_| is_old), "{line}");
         }
@@ -221,7 +220,7 @@ fn stored_definitions_are_read_as_by_kube_apiserver() {
 }
 
 #[test]
-fn definitions_with_a_schema_are_answered_as_by_kube_apiserver() {
+fn crds_with_a_schema_are_answered_as_by_kube_apiserver() {
     #[derive(Deserialize)]
     struct SchemaCase {
         schema: Box<RawValue>,
@@ -236,13 +235,13 @@ fn definitions_with_a_schema_are_answered_as_by_kube_apiserver() {
     }
     let cases = include_str!("../schema/testdata/structural.jsonl").lines().map(|line| {
         let case: SchemaCase = serde_json::from_str(line).unwrap();
-        let definition = format!(
+        let crd = format!(
             r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"cases.a.io"}},
             "spec":{{"group":"a.io","scope":"Cluster","names":{{"plural":"cases","kind":"CrdCase"}},"versions":[
             {{"name":"v1","served":true,"storage":true,"schema":{{"openAPIV3Schema":{}}}}}]}}}}"#,
             case.schema.get()
         );
-        let mut found = answered(&RawValue::from_string(definition).unwrap(), None);
+        let mut found = answered(&RawValue::from_string(crd).unwrap(), None);
         let SchemaAnswer { definition, unordered } = case.answer;
         // Only errors are known.
         let expected = CrdAnswer { errors: definition, unordered, ..CrdAnswer::default() };

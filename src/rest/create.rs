@@ -7,13 +7,17 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::compute::{WorkLimit, map_size, run_counted, run_limited};
-use super::conversion::local_bytes;
-use super::representation::{ReplyContent, ReplyObject};
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, schema_work};
+use super::{metadata, namespace, request_body};
 use crate::authorize::CreateAuthorization;
+use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
+use crate::conversion::local_bytes;
+use crate::conversion::schema_work;
 use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -92,7 +96,8 @@ pub(super) async fn store_new(
                             metadata.insert("resourceVersion".to_owned(), version.into())
                         });
                     }
-                    api.converter.unstored_reply(&target.kind, Arc::new(object)).await
+                    let object = api.converter.dry_run_object(&target.kind, Arc::new(object)).await?;
+                    Ok(ReplyObject::Unstored(object))
                 }
             };
         }
@@ -102,12 +107,12 @@ pub(super) async fn store_new(
         };
         let value = Bytes::from(value);
         let created = loop {
-            if target.rules().removal == RemovalRule::Namespace {
+            if target.rules.removal == RemovalRule::Namespace {
                 break namespace::create_empty(api, collection, &key, value).await;
             }
             let ttl = time_to_live(api, target);
             match collection.create_if(&key, value.clone(), ttl, conditions).await {
-                // The namespace or the definition changed, or is being deleted.
+                // The namespace or the CRD changed, or is being deleted.
                 Err(Error::ConditionFailed(_)) => conditions = creation_conditions(api, target, &object).await?,
                 created => break created,
             }
@@ -148,8 +153,8 @@ impl NewObject {
         (settings, limit): (&ValidationSettings, &WorkLimit),
     ) -> Result<NewObject, Status> {
         metadata::fill_new_object(target, &mut object);
-        (target.rules().begin_create)(&mut object)?;
-        (target.rules().prepare_new)(&target.kind, &mut object);
+        (target.rules.begin_create)(&mut object)?;
+        (target.rules.prepare_new)(&target.kind, &mut object);
         validate_new((settings, limit), (&target.kind, target.subresource), &mut object)?;
         let warnings = object_warnings(&target.kind.resource, target.subresource, None, &object);
         let value = local_bytes(&target.kind, &object)?;
@@ -158,7 +163,7 @@ impl NewObject {
     }
 }
 
-/// Checks that the namespace and the definition of a new object accept it. The conditions hold that for the commit: what
+/// Checks that the namespace and the CRD of a new object accept it. The conditions hold that for the commit: what
 /// is created is deleted with them, or not created.
 ///
 /// # Errors
@@ -169,24 +174,20 @@ async fn creation_conditions(
     object: &Map<String, Value>,
 ) -> Result<Vec<CommitCondition>, Status> {
     let namespace = namespace::check_active(api, target, object).await?;
-    let definition = check_definition(api, target, ObjectMetaView::of_map(object).name()).await?;
-    Ok(namespace.into_iter().chain(definition).collect())
+    let crd = check_crd(api, target, ObjectMetaView::of_map(object).name()).await?;
+    Ok(namespace.into_iter().chain(crd).collect())
 }
 
-/// Refuses a new object of a custom resource whose definition is being deleted, or is another one.
+/// Refuses a new object of a custom resource whose CRD is being deleted, or is another one.
 ///
 /// # Errors
-/// 403, and 404 for a definition that is gone.
-async fn check_definition(
-    api: &ApiServer,
-    target: &ObjectTarget<'_>,
-    name: &str,
-) -> Result<Option<CommitCondition>, Status> {
+/// 403, and 404 for a CRD that is gone.
+async fn check_crd(api: &ApiServer, target: &ObjectTarget<'_>, name: &str) -> Result<Option<CommitCondition>, Status> {
     let Some(custom) = &target.kind.resource.custom else { return Ok(None) };
-    let definitions = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
-    let definitions = definitions.ok_or_else(Status::not_found)?;
-    let key = target.key_of(&definitions, "", &custom.definition)?;
-    let current = definitions.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    let crds = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
+    let crds = crds.ok_or_else(Status::not_found)?;
+    let key = target.key_of(&crds, "", &custom.crd_name)?;
+    let current = crds.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.filter(|current| *current.metadata().uid == *custom.uid).ok_or_else(Status::not_found)?;
     if !custom.is_terminating && current.metadata().deletion_timestamp.is_none() {
         return Ok(Some(CommitCondition::At(key, current.revision())));
@@ -198,5 +199,5 @@ async fn check_definition(
 
 /// How long the store keeps an object of the kind; none is for ever.
 pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
-    target.rules().expires.then_some(api.settings.event_ttl)
+    target.rules.expires.then_some(api.settings.event_ttl)
 }

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::compute::WorkLimit;
 use super::object_type::DecodeError;
 use super::request_body::{BodyFindings, check_object};
 use super::write_options::FieldValidation;
+use crate::compute::WorkLimit;
 use crate::kinds::custom_resource::{
     MalformedFields, coerce_metadata, finalizer_warnings, kind_error, prepare_new, prepare_replacement, refresh,
     validation_errors,
@@ -89,7 +89,7 @@ impl Case {
             subresources.insert("scale".to_owned(), scale.clone());
         }
         let names = json!({"plural": "cases", "singular": "case", "kind": "Case", "listKind": "CaseList"});
-        let definition = json!({
+        let crd = json!({
             "metadata": {"name": "cases.a.io"},
             "spec": {
                 "group": "a.io", "names": names, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
@@ -101,7 +101,7 @@ impl Case {
             },
             "status": {"acceptedNames": names},
         });
-        served_kind(&definition)
+        served_kind(&crd)
     }
 
     /// What Narthex answers.

@@ -4,12 +4,15 @@ use std::pin::pin;
 
 use futures_util::stream::TryStreamExt as _;
 
-use super::conversion::has_webhook;
+use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
+use super::errors::cache_error;
 use super::object_removal::{Removed, remove, remove_all};
-use super::representation::{ReplyContent, ReplyObject};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, namespace, read};
+use super::{namespace, read};
+use crate::conversion::has_webhook;
 use crate::kinds::RemovalRule;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};
@@ -35,12 +38,12 @@ pub(super) async fn delete(
         api.note_removed(target);
     }
     let content = match removed {
-        Removed::Gone(last, revision) if target.rules().returns_deleted_object && last.defect().is_none() => {
+        Removed::Gone(last, revision) if target.rules.returns_deleted_object && last.defect().is_none() => {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
-            if target.rules().removal == RemovalRule::Namespace && !options.is_dry_run {
+            if target.rules.removal == RemovalRule::Namespace && !options.is_dry_run {
                 namespace::start_removal(api, target.name.clone().into_owned());
             }
             ReplyContent::Object(object)
@@ -62,10 +65,10 @@ pub(super) async fn delete_collection(
     let options = DeleteOptions::parse(request).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
-    let mut list = api.converter.list(target, collection, &query).await?;
+    let mut list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;
     if has_webhook(&target.kind) {
         // As upstream, nothing is deleted if the answer cannot be given.
-        api.converter.convert_reply(&target.kind, collection, ReplyContent::List(list.clone())).await?;
+        ReplyContent::List(list.clone()).convert(&api.converter, &target.kind, collection).await?;
         // As they are stored: they may have been converted to be selected.
         list.objects = list.objects.iter().filter_map(|object| collection.get(object.key())).collect();
     }

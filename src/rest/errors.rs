@@ -7,7 +7,7 @@ use crate::storage;
 use crate::watch_cache::Error;
 
 /// The Status of an error about an object of `target`.
-pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
+pub(super) fn cache_error(target: &ObjectTarget<'_>, error: Error) -> Status {
     match error {
         Error::Expired { .. } | Error::ListTooLarge => Status::expired(error.to_string()),
         Error::ListExpired => expired_list(),

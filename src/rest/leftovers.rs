@@ -1,9 +1,9 @@
-//! Objects that outlived their namespace or their definition. None is left by this server; stores written by versions
+//! Objects that outlived their namespace or their CRD. None is left by this server; stores written by versions
 //! before may have some, and so has a namespace whose finalizer a client removed by hand.
 //!
 //! They are reported at start and stay as they are: they cannot be told from objects whose namespace was lost. What
 //! counts is that nobody inherits them: when the namespace is created, what is below its name is deleted first. Objects
-//! of a missing definition are served again when it is created, as in Kubernetes, save those in a namespace that was
+//! of a missing CRD are served again when it is created, as in Kubernetes, save those in a namespace that was
 //! created in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use crate::resources::builtin::event_conversion::stored_resource;
 use crate::storage::{CommitCondition, KeyError, Prefix};
 use crate::watch_cache::Error;
 
+use super::api_server::{ApiServer, KEY_ROOT, resource_prefix};
 use super::errors::unavailable;
-use super::{ApiServer, KEY_ROOT, resource_prefix};
 
 /// Maximum number of names in a log line.
 const MAX_NAMES: usize = 10;
@@ -36,22 +36,22 @@ impl ApiServer {
         let mut prefixes = builtin
             .map(|resource| resource_prefix(stored_resource(resource)))
             .collect::<Result<BTreeSet<Prefix>, KeyError>>()?;
-        prefixes.extend(self.definition_prefixes());
+        prefixes.extend(self.crd_prefixes());
         prefixes.extend(self.orphaned.lock().iter().cloned());
         Ok(prefixes)
     }
 
-    /// Prefixes of the resources of all definitions that are stored.
-    fn definition_prefixes(&self) -> BTreeSet<Prefix> {
-        let definitions = self.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
-        let Some(definitions) = definitions else { return BTreeSet::new() };
-        let snapshot = definitions.snapshot();
-        let stored = snapshot.range(definitions.prefix(), None);
-        stored.filter_map(|definition| self.definition_prefix(definition.name())).collect()
+    /// Prefixes of the resources of all CRDs that are stored.
+    fn crd_prefixes(&self) -> BTreeSet<Prefix> {
+        let crds = self.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions");
+        let Some(crds) = crds else { return BTreeSet::new() };
+        let snapshot = crds.snapshot();
+        let stored = snapshot.range(crds.prefix(), None);
+        stored.filter_map(|crd| self.crd_prefix(crd.name())).collect()
     }
 
-    /// Prefix of the resource of a definition, by its name; none for one whose group is built in.
-    pub(super) fn definition_prefix(&self, name: &str) -> Option<Prefix> {
+    /// Prefix of the resource of a CRD, by its name; none for one whose group is built in.
+    pub(super) fn crd_prefix(&self, name: &str) -> Option<Prefix> {
         let (plural, group) = name.split_once('.')?;
         let is_custom = group.contains('.') && !self.has_builtin_group(group);
         Prefix::of_custom(KEY_ROOT, group, plural).ok().filter(|_| is_custom)
@@ -67,7 +67,7 @@ impl ApiServer {
         deleted.map_err(|error| unavailable(&Error::Store(error)))
     }
 
-    /// Reports objects whose namespace or definition does not exist.
+    /// Reports objects whose namespace or CRD does not exist.
     ///
     /// # Errors
     /// 503 if the store cannot be read.
@@ -85,12 +85,12 @@ impl ApiServer {
             .map(|namespace| namespace.name().to_owned())
             .collect();
         let known = self.namespaced_prefixes().map_err(Status::internal_error)?;
-        let definitions = self.definition_prefixes();
-        let (mut by_namespace, mut by_definition) = (BTreeMap::new(), BTreeMap::new());
+        let crds = self.crd_prefixes();
+        let (mut by_namespace, mut by_crd) = (BTreeMap::new(), BTreeMap::new());
         for record in &loaded.records {
             let Some(prefix) = prefix_of(record.key.as_str(), &known) else { continue };
-            if is_of_definition(&prefix) && !definitions.contains(&prefix) && !self.is_builtin_prefix(&prefix) {
-                *by_definition.entry(prefix.to_string()).or_insert(0_usize) += 1;
+            if is_of_crd(&prefix) && !crds.contains(&prefix) && !self.is_builtin_prefix(&prefix) {
+                *by_crd.entry(prefix.to_string()).or_insert(0_usize) += 1;
                 self.orphaned.lock().insert(prefix.clone());
             }
             if let Some((namespace, _)) = record.key.split_below(&prefix)
@@ -101,7 +101,7 @@ impl ApiServer {
             }
         }
         report(&by_namespace, "a namespace", "they are deleted when the namespace is created");
-        report(&by_definition, "a CustomResourceDefinition", "they are served again when it is created");
+        report(&by_crd, "a CustomResourceDefinition", "they are served again when it is created");
         Ok(())
     }
 
@@ -113,16 +113,16 @@ impl ApiServer {
 
 /// The prefix of the resource of a key.
 fn prefix_of(key: &str, known: &BTreeSet<Prefix>) -> Option<Prefix> {
-    // `/registry/<plural>/` or, of a definition, `/registry/<group>/<plural>/`.
+    // `/registry/<plural>/` or, of a CRD, `/registry/<group>/<plural>/`.
     [2, 3].into_iter().find_map(|slashes| {
         let (end, _) = key.match_indices('/').nth(slashes)?;
         let prefix = Prefix::parse(&key[..=end]).ok()?;
-        (known.contains(&prefix) || (slashes == 3 && is_of_definition(&prefix))).then_some(prefix)
+        (known.contains(&prefix) || (slashes == 3 && is_of_crd(&prefix))).then_some(prefix)
     })
 }
 
 /// Whether a prefix is that of a custom resource: its first part is a group, which has a dot.
-fn is_of_definition(prefix: &Prefix) -> bool {
+fn is_of_crd(prefix: &Prefix) -> bool {
     prefix.as_str().split('/').nth(2).is_some_and(|group| group.contains('.'))
 }
 
@@ -144,8 +144,9 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::task::LocalSet;
 
+    use super::super::api_server::ApiServerSettings;
+    use super::super::create_initial_objects;
     use super::super::namespace::{create_empty, start_removal};
-    use super::super::{ApiServerSettings, create_initial_objects};
     use super::*;
     use crate::kinds::ValidationSettings;
     use crate::process::Drain;
@@ -153,7 +154,7 @@ mod tests {
     use crate::storage::{Expect, Key, MemoryStore, Mutation, Store};
     use crate::watch_cache::{Collections, HistoryLimits};
 
-    const DEFINITION: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";
+    const CRD: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";
 
     /// A server above a store with these records.
     async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer) {
@@ -171,8 +172,8 @@ mod tests {
             validation: ValidationSettings::default(),
         };
         let api = ApiServer::new(collections, settings, Drain::new().1);
-        let definitions = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions").unwrap();
-        definitions.ensure_loaded().await.unwrap();
+        let crds = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions").unwrap();
+        crds.ensure_loaded().await.unwrap();
         (store, api)
     }
 
@@ -191,8 +192,8 @@ mod tests {
             ("/registry/secrets/old/a", object("a")),
             ("/registry/services/specs/old/a", object("a")),
             ("/registry/secrets/older/a", object("a")),
-            // Of a definition that is not served, and of one that does not exist.
-            (DEFINITION, object("foos.example.com")),
+            // Of a CRD that is not served, and of one that does not exist.
+            (CRD, object("foos.example.com")),
             ("/registry/example.com/foos/old/a", object("a")),
             ("/registry/example.org/bars/old/a", object("a")),
             ("/registry/example.org/bars/of-cluster", object("a")),
@@ -221,7 +222,7 @@ mod tests {
             "metadata": {"name": "held", "uid": uid, "deletionTimestamp": time}, "status": {"phase": "Terminating"}});
         let (store, api) = server(&[
             ("/registry/namespaces/held", namespace),
-            (DEFINITION, object("foos.example.com")),
+            (CRD, object("foos.example.com")),
             ("/registry/example.com/foos/held/a", object("a")),
         ])
         .await;

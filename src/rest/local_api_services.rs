@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::metadata;
 use super::target::ObjectTarget;
-use super::{ApiServer, cache_error, metadata, stored_object};
-use crate::kinds::{prepare_new_api_service, rules};
+use crate::conversion::stored_object;
+use crate::kinds::prepare_new_api_service;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
@@ -83,13 +86,13 @@ pub(super) async fn register_selected_groups(
     let served = served_versions(api).into_iter().map(|served| (served.api_service_name(), served));
     let served: BTreeMap<String, ServedVersion> = served.filter(|(name, _)| is_selected(name)).collect();
     for (name, served) in &served {
-        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.as_str().into(), subresource: "" };
+        let target = ObjectTarget::new(kind.clone(), "", name.as_str(), "");
         let key = target.key(&collection)?;
         let result = match collection.get(&key) {
             None => {
                 let mut object = local_api_service(name, served);
                 metadata::fill_new_object(&target, &mut object);
-                (rules(&kind.resource).prepare_new)(&kind, &mut object);
+                (target.rules.prepare_new)(&target.kind, &mut object);
                 collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
             }
             Some(current) => {

@@ -9,14 +9,16 @@ use bytes::Bytes;
 use futures_util::stream::TryStreamExt as _;
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
+use super::errors::cache_error;
 use super::errors::unavailable;
 use super::metadata::is_removable;
 use super::namespace_conditions::RemainingContent;
 use super::object_removal::{Removed, remove_all};
 use super::removals::RemovalTarget;
 use super::target::ObjectTarget;
-use super::{ApiServer, cache_error, stored_object};
+use crate::conversion::stored_object;
 use crate::kinds::RemovalRule;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
@@ -74,7 +76,7 @@ pub(super) async fn check_active(
 /// # Errors
 /// 403 for such a namespace.
 pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
-    if target.rules().removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
+    if target.rules.removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
         return Ok(());
     }
     Err(Status::object_forbidden("", "namespaces", &target.name, "this namespace may not be deleted"))

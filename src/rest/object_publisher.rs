@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ApiServer, metadata};
+use super::api_server::ApiServer;
+use super::metadata;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::change_metadata;
 use crate::storage::Key;

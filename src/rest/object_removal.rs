@@ -7,11 +7,14 @@ use std::sync::Arc;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use serde_json::{Map, Value, json};
 
-use super::compute::{MAX_INLINE_BYTES, run_sized};
 use super::delete_options::DeleteOptions;
+use super::errors::cache_error;
+use super::metadata;
 use super::representation::ReplyObject;
 use super::target::ObjectTarget;
-use super::{cache_error, metadata, schema_work, stored_object};
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
+use crate::conversion::schema_work;
+use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
 use crate::kubeapi::Status;
@@ -50,7 +53,7 @@ pub(super) async fn remove(
             false => None,
         };
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        // The objects of a definition are deleted first.
+        // The objects of a CRD are deleted first.
         let is_gone = object.as_ref().is_none_or(|object| {
             !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
         });
@@ -115,8 +118,8 @@ pub(super) async fn remove_all<'r>(
     // Once, not by each of the deletions that are made at a time.
     let schemas = if objects.is_empty() { Vec::new() } else { schema_work::compile_schemas(kind).await? };
     let removals = objects.into_iter().map(move |object| async move {
-        let (namespace, name) = (object.namespace(), object.name().into());
-        let target = ObjectTarget { kind: kind.clone(), namespace, name, subresource: "" };
+        let (namespace, name) = (object.namespace(), object.name());
+        let target = ObjectTarget::new(kind.clone(), namespace, name, "");
         let removed = remove(collection, &target, object.clone(), options).await?;
         Ok((object.clone(), removed))
     });
@@ -129,7 +132,7 @@ pub(super) async fn remove_all<'r>(
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
-    let removal = target.rules().removal;
+    let removal = target.rules.removal;
     let (is_namespace, is_crd) = (removal == RemovalRule::Namespace, removal == RemovalRule::CustomResourceDefinition);
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
@@ -153,7 +156,7 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     }
 }
 
-/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; definitions have their own).
+/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; CRDs have their own).
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
     let resource = &target.kind.resource;
     let conflict = |what: &str, wanted: &str, found: &str, then: &str| {

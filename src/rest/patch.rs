@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::compute::{WorkLimit, map_size, run_limited, run_sized};
-use super::representation::ReplyContent;
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::representation::{ReplyContent, VerbReply};
+use super::request::ApiRequest;
 use super::request_body::{BodyFindings, DecodedObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body};
+use super::{metadata, request_body};
+use crate::compute::{WorkLimit, map_size, run_limited, run_sized};
 use crate::kubeapi::json::write_json;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};

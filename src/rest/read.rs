@@ -1,8 +1,10 @@
 //! The verbs get and list.
 
+use super::api_server::ApiServer;
+use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error};
 use crate::kinds::selectable_fields::resolve_label;
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
@@ -48,7 +50,8 @@ pub(super) async fn list(
 ) -> Result<ReplyContent, Status> {
     let options = ListOptions::parse(request.query)?;
     let query = list_query(collection, target, &options)?;
-    Ok(ReplyContent::List(api.converter.list(target, collection, &query).await?))
+    let list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;
+    Ok(ReplyContent::List(list))
 }
 
 /// The query of a list, for `list` and `deletecollection`.

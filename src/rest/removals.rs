@@ -1,4 +1,4 @@
-//! Removals in the background: one for each namespace and definition, however often its deletion is asked for.
+//! Removals in the background: one for each namespace and CRD, however often its deletion is asked for.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -23,7 +23,7 @@ pub(super) enum RemovalTarget {
     /// A namespace, by name.
     Namespace(String),
     /// A CustomResourceDefinition, by uid: another one may have its name before its removal has ended.
-    Definition(String),
+    Crd(String),
 }
 
 /// The removals that go on. Cheap to clone.

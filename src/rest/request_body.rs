@@ -5,12 +5,12 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
-use super::ApiRequest;
-use super::compute::run_sized;
 use super::metadata::deduplicate_owners;
 use super::object_type::{DecodeError, check_custom_number, check_type};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
+use crate::compute::run_sized;
 use crate::kinds::custom_resource::{self, CustomDecodeError};
 use crate::kinds::rules;
 use crate::kubeapi::Status;

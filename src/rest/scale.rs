@@ -6,18 +6,21 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value, json};
 
+use super::api_server::ApiServer;
+use super::errors::{cache_error, modified};
 use super::patch::RequestPatch;
-use super::representation::{ReplyContent, ReplyObject};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body};
+use super::{metadata, request_body};
 use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
-use crate::resources::custom::definition::ScalePaths;
+use crate::resources::custom::crd::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 use crate::watch_cache::ResourceCollection;
 
@@ -81,14 +84,8 @@ pub(super) async fn scale(
         }
         return Ok(reply(scale));
     }
-    let of_scale =
-        ObjectTarget { kind: kind.clone(), namespace: target.namespace, name: target.name.clone(), subresource: "" };
-    let of_object = ObjectTarget {
-        kind: target.kind.clone(),
-        namespace: target.namespace,
-        name: target.name.clone(),
-        subresource: "",
-    };
+    let of_scale = ObjectTarget::new(kind.clone(), target.namespace, target.name.clone(), "");
+    let of_object = ObjectTarget::new(target.kind.clone(), target.namespace, target.name.clone(), "");
     let is_patch = request.info.verb == "patch";
     if is_patch {
         RequestPatch::check_media_type(request, kind)?;
@@ -136,7 +133,7 @@ pub(super) async fn scale(
             Replaced::Conflict(now) => current = now.ok_or_else(|| target.not_found())?,
         }
     }
-    Err(errors::modified(target, &target.name))
+    Err(modified(target, &target.name))
 }
 
 fn reply(scale: Value) -> VerbReply {

@@ -12,6 +12,8 @@ use crate::watch_cache::ResourceCollection;
 /// The object or collection that a request is for.
 pub(super) struct ObjectTarget<'r> {
     pub(super) kind: ServedKind,
+    /// The rules of the kind, looked up once.
+    pub(super) rules: &'static KindRules,
     /// Namespace; empty for cluster-scoped objects, and for all namespaces.
     pub(super) namespace: &'r str,
     /// Name; empty for a collection.
@@ -24,6 +26,7 @@ pub(super) struct ObjectTarget<'r> {
 #[derive(Clone)]
 pub(super) struct OwnedTarget {
     kind: ServedKind,
+    rules: &'static KindRules,
     namespace: String,
     name: String,
     subresource: String,
@@ -33,6 +36,7 @@ impl OwnedTarget {
     pub(super) fn target(&self) -> ObjectTarget<'_> {
         ObjectTarget {
             kind: self.kind.clone(),
+            rules: self.rules,
             namespace: &self.namespace,
             name: Cow::Borrowed(&self.name),
             subresource: &self.subresource,
@@ -41,10 +45,22 @@ impl OwnedTarget {
 }
 
 impl<'r> ObjectTarget<'r> {
+    /// An object of a kind, or its subresource.
+    pub(super) fn new(
+        kind: ServedKind,
+        namespace: &'r str,
+        name: impl Into<Cow<'r, str>>,
+        subresource: &'r str,
+    ) -> ObjectTarget<'r> {
+        let rules = rules(&kind.resource);
+        ObjectTarget { kind, rules, namespace, name: name.into(), subresource }
+    }
+
     /// The target with its own texts.
     pub(super) fn to_owned_target(&self) -> OwnedTarget {
         OwnedTarget {
             kind: self.kind.clone(),
+            rules: self.rules,
             namespace: self.namespace.to_owned(),
             name: self.name.clone().into_owned(),
             subresource: self.subresource.to_owned(),
@@ -61,7 +77,8 @@ impl<'r> ObjectTarget<'r> {
         let ServedKind { resource, version } = &entry.kind;
         // `/api/v1/namespaces/x` is in the namespace `x` for authorization, and cluster-scoped for storage.
         let namespace = if resource.is_namespaced { info.namespace } else { "" };
-        let is_own_namespace = rules(resource).removal == RemovalRule::Namespace && info.namespace == &*info.name;
+        let rules = rules(resource);
+        let is_own_namespace = rules.removal == RemovalRule::Namespace && info.namespace == &*info.name;
         if !resource.is_namespaced && !info.namespace.is_empty() && !is_own_namespace {
             return Err(Status::not_found());
         }
@@ -79,7 +96,7 @@ impl<'r> ObjectTarget<'r> {
         if needs_namespace && info.verb != "create" {
             return Err(Status::not_found());
         }
-        // Those of a definition have no routes: a path without the namespace is of no resource.
+        // Those of a CRD have no routes: a path without the namespace is of no resource.
         if entry.is_custom()
             && resource.is_namespaced
             && namespace.is_empty()
@@ -88,7 +105,7 @@ impl<'r> ObjectTarget<'r> {
             return Err(Status::not_found());
         }
         let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
-        let target = ObjectTarget { kind: entry.kind.clone(), namespace, name, subresource };
+        let target = ObjectTarget { kind: entry.kind.clone(), rules, namespace, name, subresource };
         let verbs = if subresource.is_empty() { entry.answered_verbs() } else { entry.subresource_verbs(subresource) };
         // A collection is deleted in one namespace at a time.
         let is_one_collection = info.verb != "deletecollection" || !resource.is_namespaced || !namespace.is_empty();
@@ -103,11 +120,6 @@ impl<'r> ObjectTarget<'r> {
             return Err(Status::method_not_allowed(entry.why_not_stored()));
         }
         Err(target.method_not_allowed(&info.verb))
-    }
-
-    /// The rules of the kind.
-    pub(super) fn rules(&self) -> &'static KindRules {
-        rules(&self.kind.resource)
     }
 
     /// 405 with Kubernetes' text, which is another one for custom resources (`NewMethodNotSupported`).

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::compute::{WorkLimit, map_size, run_counted, run_limited};
-use super::conversion::local_bytes;
+use super::api_server::ApiServer;
 use super::create::{store_new, time_to_live};
-use super::representation::{ReplyContent, ReplyObject};
+use super::errors::{cache_error, modified};
+use super::representation::{ReplyContent, ReplyObject, VerbReply};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, schema_work};
+use super::{metadata, request_body};
+use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
+use crate::conversion::local_bytes;
+use crate::conversion::schema_work;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
@@ -43,7 +47,7 @@ pub(super) async fn update(
     let is_conditional = !matches!(ObjectMetaView::of_map(&object).resource_version(), "" | "0");
     loop {
         let Some(current) = old else {
-            if !target.rules().creates_on_update {
+            if !target.rules.creates_on_update {
                 return Err(target.not_found());
             }
             check_uid(target, (&key, ""), &object)?;
@@ -116,11 +120,11 @@ pub(super) async fn replace(
     let key = target.key(collection)?;
     // The last finalizer was removed. With the resourceVersion before the deletion, as in Kubernetes.
     if options.is_dry_run {
-        let reply = match is_removed {
-            true => ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(object))),
-            false => api.converter.unstored_reply(&target.kind, object).await?,
+        let object = match is_removed {
+            true => Value::Object(Arc::unwrap_or_clone(object)),
+            false => api.converter.dry_run_object(&target.kind, object).await?,
         };
-        return Ok(Replaced::Done(reply));
+        return Ok(Replaced::Done(ReplyObject::Unstored(object)));
     }
     let result = match is_removed {
         true => {
@@ -148,9 +152,7 @@ pub(super) async fn replace(
     };
     match result {
         Ok(object) => Ok(Replaced::Done(object)),
-        Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => {
-            Err(errors::modified(target, &target.name))
-        }
+        Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => Err(modified(target, &target.name)),
         Err(Error::Conflict { current }) => Ok(Replaced::Conflict(current)),
         Err(error) => Err(cache_error(target, error)),
     }
@@ -188,7 +190,7 @@ impl Replacement {
         }
         let is_conditional = check_version(target, old, &mut object)?;
         metadata::fill_replacement(target, &old_object, &mut object);
-        let (rules, written) = (target.rules(), (&target.kind, target.subresource));
+        let (rules, written) = (target.rules, (&target.kind, target.subresource));
         let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old_object };
         (rules.begin_update)(&update, &mut object)?;
         (rules.prepare_replacement)(&update, &mut object);
@@ -209,9 +211,9 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
         text => Some(parse_uint64(text).map_err(|why| Status::new(500, "", why))?),
     };
     if version.is_some_and(|version| version != old.revision()) {
-        return Err(errors::modified(target, &target.name));
+        return Err(modified(target, &target.name));
     }
-    if version.is_none() && !target.rules().allows_unconditional_update {
+    if version.is_none() && !target.rules.allows_unconditional_update {
         let why = "must be specified for an update";
         let error = FieldError::invalid("metadata.resourceVersion", 0_i64, why);
         // With the resource instead of the kind, as in Kubernetes.

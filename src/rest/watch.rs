@@ -10,11 +10,14 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
-use super::compute::ComputeContext;
-use super::conversion::{ObjectConverter, has_webhook};
+use super::api_server::ApiServer;
+use super::errors::cache_error;
+use super::read;
 use super::representation::{EventEncoder, OutputMediaType};
+use super::request::ApiRequest;
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error, read};
+use crate::compute::ComputeContext;
+use crate::conversion::{ObjectConverter, has_webhook};
 use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};
@@ -140,7 +143,7 @@ struct EventConversion {
     selection: Option<Selection>,
 }
 
-/// The definition by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
+/// The CRD by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
 struct ServedCrd {
     catalog: Published<ResourceCatalog>,
     kind: ServedKind,
@@ -160,7 +163,7 @@ impl ServedCrd {
         now.zip(before).is_some_and(|(now, before)| Arc::ptr_eq(&now, &before))
     }
 
-    /// Waits until the definition is another one.
+    /// Waits until the CRD is another one.
     async fn changed(&mut self) {
         while self.is_current() {
             self.catalog.changed().await;
@@ -168,8 +171,8 @@ impl ServedCrd {
     }
 }
 
-/// Waits until the definition of a custom resource is another one; for ever for a built-in one.
-async fn definition_changed(served: &mut Option<ServedCrd>) {
+/// Waits until the CRD of a custom resource is another one; for ever for a built-in one.
+async fn crd_changed(served: &mut Option<ServedCrd>) {
     match served {
         Some(served) => served.changed().await,
         None => std::future::pending().await,
@@ -196,7 +199,7 @@ impl WatchBody {
         let event = tokio::select! {
             biased;
             () = self.drain.wait_for(ShutdownPhase::Draining) => return None,
-            () = definition_changed(&mut self.served) => return None,
+            () = crd_changed(&mut self.served) => return None,
             event = cursor.next() => event,
         };
         let frame = match event {
@@ -209,7 +212,7 @@ impl WatchBody {
                     frame = Box::pin(encode_converted(cursor, &mut self.encoder, conversion, event)) => frame,
                     // A webhook may take long.
                     () = self.drain.wait_for(ShutdownPhase::Draining) => return None,
-                    () = definition_changed(&mut self.served) => return None,
+                    () = crd_changed(&mut self.served) => return None,
                 },
             },
             Err(error) => Err(Status::expired(error.to_string())),

@@ -23,7 +23,7 @@ pub(super) static RULES: KindRules = KindRules {
     ..KindRules::of("apiextensions.k8s.io", "customresourcedefinitions")
 };
 
-/// Finalizer of a definition that has objects.
+/// Finalizer of a CRD that has objects.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Whether a resource is that of CustomResourceDefinitions.
@@ -31,14 +31,14 @@ pub fn is_crd(resource: &Resource) -> bool {
     resource.group_resource() == RULES.group_resource
 }
 
-/// Sets the first status of a new definition.
+/// Sets the first status of a new CRD.
 fn prepare_new(object: &mut Object) {
     let stored = storage_version(object).map_or(Value::Null, |version| json!([version]));
     let status = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": stored});
     object.insert("status".to_owned(), status);
 }
 
-/// Keeps the part that is not written, and notes the storage version of a changed definition.
+/// Keeps the part that is not written, and notes the storage version of a changed CRD.
 fn prepare_replacement(update: &ObjectUpdate<'_>, object: &mut Object) {
     update.keep_other_part(object);
     if update.subresource.is_empty() {
@@ -56,7 +56,7 @@ fn add_stored_version(object: &mut Object) {
     }
 }
 
-/// Marks a definition for deletion: from now on its objects can only be deleted.
+/// Marks a CRD for deletion: from now on its objects can only be deleted.
 pub fn mark(object: &mut Object, now: &str) {
     change_metadata(object, |metadata| {
         let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
@@ -74,7 +74,7 @@ pub fn mark(object: &mut Object, now: &str) {
     );
 }
 
-/// Notes that objects of the definition are being deleted and some remain.
+/// Notes that objects of the CRD are being deleted and some remain.
 pub fn mark_in_progress(object: &mut Object, now: &str) {
     set_terminating(object, now, "InstanceDeletionInProgress", "CustomResource deletion is in progress");
 }
@@ -104,7 +104,7 @@ fn storage_version(object: &Object) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn definition(storage: &str) -> Object {
+    fn crd(storage: &str) -> Object {
         let object = json!({"spec": {"names": {"plural": "foos", "kind": "Foo"}, "versions": [
             {"name": "v1", "storage": storage == "v1"}, {"name": "v2", "storage": storage == "v2"},
         ]}});
@@ -112,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn definition_collects_stored_versions() {
-        let mut object = definition("v1");
+    fn crd_collects_stored_versions() {
+        let mut object = crd("v1");
         prepare_new(&mut object);
         assert_eq!(object["status"]["storedVersions"], json!(["v1"]));
-        let mut changed = definition("v2");
+        let mut changed = crd("v2");
         changed.insert("status".to_owned(), object["status"].clone());
         add_stored_version(&mut changed);
         add_stored_version(&mut changed);
@@ -124,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn definition_marked_for_deletion_keeps_finalizer_and_condition() {
-        let mut object = definition("v1");
+    fn crd_marked_for_deletion_keeps_finalizer_and_condition() {
+        let mut object = crd("v1");
         prepare_new(&mut object);
         mark(&mut object, "2026-01-01T00:00:00Z");
         assert_eq!(object["metadata"]["finalizers"], json!([CLEANUP_FINALIZER]));

@@ -106,7 +106,7 @@ pub fn convert_from_stored(kind: &ServedKind, object: &mut Map<String, Value>) -
         match stored {
             // A malformed field is removed, so that there is no error.
             Some(_) => drop(prune_converted(version, &mut value, MalformedFields::Remove)),
-            // The definition has the version of the object no more.
+            // The CRD has the version of the object no more.
             None => result = result.and(refresh(version, &mut value)),
         }
     }
@@ -116,13 +116,13 @@ pub fn convert_from_stored(kind: &ServedKind, object: &mut Map<String, Value>) -
     result
 }
 
-/// The version in which an object is stored; none if the definition has it no more.
+/// The version in which an object is stored; none if the CRD has it no more.
 fn stored_version<'r>(resource: &'r CustomResource, value: &Value) -> Option<&'r CustomVersion> {
     let api_version = value["apiVersion"].as_str()?;
     resource.versions.iter().find(|version| version.api_version == api_version).map(|version| &**version)
 }
 
-/// Prunes a stored object of a kind by the schema of its own version, and sets its defaults. Returns whether the definition
+/// Prunes a stored object of a kind by the schema of its own version, and sets its defaults. Returns whether the CRD
 /// has that version.
 ///
 /// # Errors
@@ -272,7 +272,7 @@ pub fn kind_error(kind: &ServedKind, object: &Map<String, Value>) -> Option<Fiel
     (found != expected).then(|| FieldError::invalid("kind", found, format!("must be {expected}")))
 }
 
-/// The errors of an object by its definition, besides those of its metadata. Those of values that a replacement leaves as
+/// The errors of an object by its CRD, besides those of its metadata. Those of values that a replacement leaves as
 /// they are do not count. The budget says whether they are complete.
 pub fn validation_errors(
     version: &CustomVersion,

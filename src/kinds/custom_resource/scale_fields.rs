@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::coercion::go_type;
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::json::format_go_number;
-use crate::resources::custom::definition::ScalePaths;
+use crate::resources::custom::crd::ScalePaths;
 
 /// The errors of the wanted number of replicas.
 pub(super) fn scale_spec_errors(paths: &ScalePaths, object: &Map<String, Value>) -> Vec<FieldError> {

@@ -35,14 +35,14 @@ pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value
             }
         }
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition" => {
-            set_definition_defaults(map);
+            set_crd_defaults(map);
         }
         _ => {}
     }
 }
 
 /// Sets the defaults of a CustomResourceDefinition (`pkg/apis/apiextensions/v1/defaults.go` of apiextensions-apiserver).
-fn set_definition_defaults(map: &mut Map<String, Value>) {
+fn set_crd_defaults(map: &mut Map<String, Value>) {
     let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
         let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::definition::{DefinitionVersion, PrinterColumn};
+use super::crd::{CrdVersion, PrinterColumn};
 use crate::kubeapi::human_duration::age_of;
 use crate::kubeapi::json_path::{JsonPath, print_json_path_value};
 use crate::resources::ResourceColumn;
@@ -27,8 +27,8 @@ const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the
 /// Values that the paths of all columns visit at most for one row.
 const MAX_ROW_VISITS: usize = 1_000_000;
 
-/// Columns of a Table: the name, then those of the definition, or the age.
-pub(super) fn table_columns(version: &DefinitionVersion) -> Vec<ResourceColumn> {
+/// Columns of a Table: the name, then those of the CRD, or the age.
+pub(super) fn table_columns(version: &CrdVersion) -> Vec<ResourceColumn> {
     named_columns(usable_columns(version).into_iter().map(|(column, _)| column))
 }
 
@@ -93,7 +93,7 @@ fn named_columns(columns: impl Iterator<Item = PrinterColumn>) -> Vec<ResourceCo
 }
 
 /// JSON paths of the columns after the name, with their types.
-pub(super) fn column_paths(version: &DefinitionVersion) -> Vec<(JsonPath, String)> {
+pub(super) fn column_paths(version: &CrdVersion) -> Vec<(JsonPath, String)> {
     usable_columns(version).into_iter().map(typed_path).collect()
 }
 
@@ -101,8 +101,8 @@ fn typed_path((column, path): (PrinterColumn, JsonPath)) -> (JsonPath, String) {
     (path, column.column_type)
 }
 
-/// The columns of the definition before the first one whose path cannot be parsed; the age if it has none.
-fn usable_columns(version: &DefinitionVersion) -> Vec<(PrinterColumn, JsonPath)> {
+/// The columns of the CRD before the first one whose path cannot be parsed; the age if it has none.
+fn usable_columns(version: &CrdVersion) -> Vec<(PrinterColumn, JsonPath)> {
     match version.additional_printer_columns.as_deref().unwrap_or_default() {
         [] => parsed_columns(&[age_column()]).collect(),
         own => parsed_columns(own).collect(),

@@ -6,7 +6,7 @@ pub mod api_approval;
 pub mod cells;
 mod compiled_schema;
 /// CustomResourceDefinitions as they are stored.
-pub mod definition;
+pub mod crd;
 #[cfg(test)]
 pub mod testing;
 /// A version of a custom resource: its schema, compiled on first use.
@@ -20,18 +20,18 @@ use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-pub use self::definition::{Definition, DefinitionNames};
+pub use self::crd::{Crd, CrdNames};
 pub use self::version::CustomVersion;
 
 use self::cells::table_columns;
-use self::definition::{DefinitionSpec, DefinitionVersion};
+use self::crd::{CrdSpec, CrdVersion};
 use super::catalog::{CUSTOM_VERBS, CatalogEntry};
 use super::webhook_config::WebhookClientConfig;
 use super::{ObjectFormat, Resource, ResourceVersion, ServedKind, ServedSubresource};
 use crate::kubeapi::compare_kube_aware;
 use crate::watch_cache::Stored;
 
-/// Verbs of a custom resource whose definition is being deleted.
+/// Verbs of a custom resource whose CRD is being deleted.
 const TERMINATING_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 
@@ -39,7 +39,7 @@ const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 #[derive(Debug)]
 pub struct CustomResource {
     /// Name of the CustomResourceDefinition.
-    pub definition: String,
+    pub crd_name: String,
     /// `metadata.uid` of the CustomResourceDefinition.
     pub uid: String,
     /// `metadata.generation` of the CustomResourceDefinition.
@@ -48,7 +48,7 @@ pub struct CustomResource {
     pub is_terminating: bool,
     /// How a webhook converts objects; none if only their `apiVersion` changes.
     pub conversion: Option<WebhookConversion>,
-    /// All versions in the order of the definition, also those that are not served: stored objects may be in them.
+    /// All versions in the order of the CRD, also those that are not served: stored objects may be in them.
     pub versions: Vec<Arc<CustomVersion>>,
 }
 
@@ -68,36 +68,32 @@ impl CustomResource {
     }
 }
 
-/// The entries of the catalog that a definition makes: one for each served version, in the order of their priority.
+/// The entries of the catalog that a CRD makes: one for each served version, in the order of their priority.
 /// None until the names are accepted. Names are the accepted ones. `before` is the resource of the same specification,
 /// whose versions go on to be used.
-pub fn custom_entries(
-    definition: &Definition,
-    stored: &Arc<Stored>,
-    before: Option<&CustomResource>,
-) -> Vec<CatalogEntry> {
-    let resource = Arc::new(custom_resource(definition, stored, before));
+pub fn custom_entries(crd: &Crd, stored: &Arc<Stored>, before: Option<&CustomResource>) -> Vec<CatalogEntry> {
+    let resource = Arc::new(custom_resource(crd, stored, before));
     let served =
         resource.versions.iter().map(|version| ServedKind { resource: resource.clone(), version: version.clone() });
     served.map(CatalogEntry::of_custom).collect()
 }
 
-fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option<&CustomResource>) -> Resource {
-    let (spec, names) = (&definition.spec, &definition.status.accepted_names);
-    let is_terminating = definition.metadata.deletion_timestamp.is_some();
+fn custom_resource(crd: &Crd, stored: &Arc<Stored>, before: Option<&CustomResource>) -> Resource {
+    let (spec, names) = (&crd.spec, &crd.status.accepted_names);
+    let is_terminating = crd.metadata.deletion_timestamp.is_some();
     let storage = spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
     let new_versions = || {
         let current = spec.versions.iter().filter(|version| version.served && !version.deprecated);
         let newest = current.map(|version| &*version.name).min_by(|a, b| by_priority(a, b));
         let all = spec.versions.iter().enumerate();
-        let definition = (stored, &Arc::default());
-        all.map(|(index, version)| Arc::new(CustomVersion::new(spec, version, index, newest, definition))).collect()
+        let crd = (stored, &Arc::default());
+        all.map(|(index, version)| Arc::new(CustomVersion::new(spec, version, index, newest, crd))).collect()
     };
     let versions: Vec<Arc<CustomVersion>> = before.map_or_else(new_versions, |before| before.versions.clone());
-    let mut served: Vec<(&DefinitionVersion, &Arc<CustomVersion>)> =
+    let mut served: Vec<(&CrdVersion, &Arc<CustomVersion>)> =
         spec.versions.iter().zip(&versions).filter(|(version, _)| version.served).collect();
     served.sort_by(|a, b| by_priority(&a.0.name, &b.0.name));
-    let resource_version = |(version, custom): (&DefinitionVersion, &Arc<CustomVersion>)| {
+    let resource_version = |(version, custom): (&CrdVersion, &Arc<CustomVersion>)| {
         Arc::new(ResourceVersion {
             version: Cow::Owned(version.name.clone()),
             format: ObjectFormat::Custom(custom.clone()),
@@ -120,9 +116,9 @@ fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option
         storage_path: Cow::Owned(format!("{}/{}", spec.group, names.plural)),
         versions: served.into_iter().map(resource_version).collect(),
         custom: Some(CustomResource {
-            definition: definition.metadata.name.clone(),
-            uid: definition.metadata.uid.clone(),
-            generation: definition.metadata.generation,
+            crd_name: crd.metadata.name.clone(),
+            uid: crd.metadata.uid.clone(),
+            generation: crd.metadata.generation,
             is_terminating,
             conversion: webhook_conversion(spec),
             versions,
@@ -130,8 +126,8 @@ fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option
     }
 }
 
-/// The conversion of a definition with the strategy `Webhook`.
-fn webhook_conversion(spec: &DefinitionSpec) -> Option<WebhookConversion> {
+/// The conversion of a CRD with the strategy `Webhook`.
+fn webhook_conversion(spec: &CrdSpec) -> Option<WebhookConversion> {
     let conversion = spec.conversion.as_ref().filter(|conversion| conversion.strategy == "Webhook")?;
     let (client_config, review_versions) = match &conversion.webhook {
         Some(webhook) => (webhook.client_config.clone(), webhook.conversion_review_versions.clone()),
@@ -153,7 +149,7 @@ fn storage_version_hash(group: &str, version: Option<&str>, kind: &str) -> Strin
     STANDARD.encode(&hash.as_ref()[..8])
 }
 
-fn subresources(version: &DefinitionVersion, kind: &str) -> Vec<ServedSubresource> {
+fn subresources(version: &CrdVersion, kind: &str) -> Vec<ServedSubresource> {
     let Some(subresources) = &version.subresources else { return Vec::new() };
     let scale = subresources.scale.as_ref().map(|_| ServedSubresource {
         name: "scale",

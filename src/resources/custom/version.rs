@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::cells::column_paths;
 use super::compiled_schema::SchemaSlot;
-use super::definition::{DefinitionSpec, DefinitionVersion, ScalePaths};
+use super::crd::{CrdSpec, CrdVersion, ScalePaths};
 use crate::kubeapi::json_path::JsonPath;
 use crate::schema::Schema;
 use crate::watch_cache::Stored;
@@ -18,7 +18,7 @@ use crate::watch_cache::Stored;
 /// The next [`CustomVersion::id`].
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A version of a custom resource. Its schema is read from the stored definition when it is used.
+/// A version of a custom resource. Its schema is read from the stored CRD when it is used.
 #[derive(Debug)]
 pub struct CustomVersion {
     /// Name of the version.
@@ -37,8 +37,8 @@ pub struct CustomVersion {
     pub column_paths: Vec<(JsonPath, String)>,
     /// Whether unknown fields are kept everywhere.
     pub preserves_unknown_fields: bool,
-    definition: Arc<Stored>,
-    /// Place of the version in the definition.
+    crd: Arc<Stored>,
+    /// Place of the version in the CRD.
     index: usize,
     schema_ranges: Arc<SchemaRanges>,
     schema: Arc<SchemaSlot>,
@@ -49,11 +49,11 @@ pub struct CustomVersion {
 impl CustomVersion {
     /// `newest` is the preferred version among those that are served and not deprecated.
     pub(super) fn new(
-        spec: &DefinitionSpec,
-        version: &DefinitionVersion,
+        spec: &CrdSpec,
+        version: &CrdVersion,
         index: usize,
         newest: Option<&str>,
-        (definition, schema_ranges): (&Arc<Stored>, &Arc<SchemaRanges>),
+        (crd, schema_ranges): (&Arc<Stored>, &Arc<SchemaRanges>),
     ) -> CustomVersion {
         let subresources = version.subresources.as_ref();
         CustomVersion {
@@ -70,7 +70,7 @@ impl CustomVersion {
                 .collect(),
             column_paths: column_paths(version),
             preserves_unknown_fields: spec.preserve_unknown_fields,
-            definition: definition.clone(),
+            crd: crd.clone(),
             index,
             schema_ranges: schema_ranges.clone(),
             schema: Arc::default(),
@@ -79,21 +79,21 @@ impl CustomVersion {
         }
     }
 
-    /// A number that few versions share: another one after each change of the definition. Never 0 or 1.
+    /// A number that few versions share: another one after each change of the CRD. Never 0 or 1.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// A number above 0 that no other version has: another one after each change of the definition.
+    /// A number above 0 that no other version has: another one after each change of the CRD.
     pub fn id(&self) -> u64 {
         self.id
     }
 
     /// The schema of an object.
     pub fn schema(&self) -> Arc<Schema> {
-        self.schema.get_or_compile(self.definition.bytes().len(), || {
+        self.schema.get_or_compile(self.crd.bytes().len(), || {
             let json = self.schema_json().unwrap_or_default();
-            // A definition is validated before it is stored.
+            // A CRD is validated before it is stored.
             let schema = Schema::read(&json).unwrap_or_default();
             schema.compile_large_patterns();
             schema
@@ -110,28 +110,28 @@ impl CustomVersion {
         self.schema.drop_idle(limit);
     }
 
-    /// `openAPIV3Schema` as it stands in the definition.
+    /// `openAPIV3Schema` as it stands in the CRD.
     pub fn schema_json(&self) -> Option<Value> {
-        let definition = self.definition.bytes();
-        let range = self.schema_ranges.of(definition).get(self.index)?.clone()?;
-        serde_json::from_slice(definition.get(range)?).ok()
+        let crd = self.crd.bytes();
+        let range = self.schema_ranges.of(crd).get(self.index)?.clone()?;
+        serde_json::from_slice(crd.get(range)?).ok()
     }
 }
 
-/// Where the schemas of all versions stand in a definition, found when the first is needed. A definition may have
+/// Where the schemas of all versions stand in a CRD, found when the first is needed. A CRD may have
 /// thousands of versions.
 #[derive(Debug, Default)]
 pub(super) struct SchemaRanges(OnceLock<Vec<Option<Range<usize>>>>);
 
 impl SchemaRanges {
-    fn of(&self, definition: &[u8]) -> &[Option<Range<usize>>] {
-        self.0.get_or_init(|| find_schemas(definition).unwrap_or_default())
+    fn of(&self, crd: &[u8]) -> &[Option<Range<usize>>] {
+        self.0.get_or_init(|| find_schemas(crd).unwrap_or_default())
     }
 }
 
-fn find_schemas(definition: &[u8]) -> Result<Vec<Option<Range<usize>>>, serde_json::Error> {
+fn find_schemas(crd: &[u8]) -> Result<Vec<Option<Range<usize>>>, serde_json::Error> {
     #[derive(Deserialize)]
-    struct DefinitionRoot<'d> {
+    struct CrdRoot<'d> {
         #[serde(borrow)]
         spec: Spec<'d>,
     }
@@ -150,10 +150,10 @@ fn find_schemas(definition: &[u8]) -> Result<Vec<Option<Range<usize>>>, serde_js
         #[serde(borrow, rename = "openAPIV3Schema")]
         schema: Option<&'d RawValue>,
     }
-    let root: DefinitionRoot<'_> = serde_json::from_slice(definition)?;
+    let root: CrdRoot<'_> = serde_json::from_slice(crd)?;
     let range = |version: Version<'_>| {
         let text = version.schema?.schema?.get();
-        let start = text.as_ptr().addr() - definition.as_ptr().addr();
+        let start = text.as_ptr().addr() - crd.as_ptr().addr();
         Some(start..start + text.len())
     };
     Ok(root.spec.versions.into_iter().map(range).collect())
@@ -167,7 +167,7 @@ fn next_number() -> u16 {
 
 /// The warning about a deprecated version, with upstream's text
 /// (`pkg/apiserver/customresource_handler.go`).
-fn deprecation_warning(spec: &DefinitionSpec, version: &DefinitionVersion, newest: Option<&str>) -> String {
+fn deprecation_warning(spec: &CrdSpec, version: &CrdVersion, newest: Option<&str>) -> String {
     if let Some(warning) = &version.deprecation_warning {
         return warning.clone();
     }
@@ -184,7 +184,7 @@ mod tests {
     use bytes::Bytes;
     use serde_json::json;
 
-    use super::super::{Definition, custom_entries};
+    use super::super::{Crd, custom_entries};
     use super::*;
     use crate::storage::{KeyValue, Prefix};
 
@@ -192,7 +192,7 @@ mod tests {
     fn schema_is_compiled_on_use_and_dropped_when_idle() {
         let names = json!({"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"});
         let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"b": {"type": "string"}}}});
-        let definition = json!({
+        let crd = json!({
             "metadata": {"name": "as.b.io"},
             "spec": {"group": "b.io", "names": names, "scope": "Cluster", "versions": [
                 {"name": "v1", "served": true, "storage": true, "schema": schema},
@@ -200,11 +200,11 @@ mod tests {
             "status": {"acceptedNames": names},
         });
         let prefix = Prefix::parse("/registry/definitions/").unwrap();
-        let (key, value) = (prefix.key("", "as.b.io").unwrap(), Bytes::from(definition.to_string()));
+        let (key, value) = (prefix.key("", "as.b.io").unwrap(), Bytes::from(crd.to_string()));
         let record = KeyValue { key, value, created: 2, revision: 2, expires: None };
         let stored = Arc::new(Stored::new(Arc::new(record), &prefix, &[]));
-        let definition: Definition = serde_json::from_value(definition).unwrap();
-        let entries = custom_entries(&definition, &stored, None);
+        let crd: Crd = serde_json::from_value(crd).unwrap();
+        let entries = custom_entries(&crd, &stored, None);
         let version = entries[0].kind.version.custom().unwrap();
         assert!(version.compiled_schema().is_none());
         let first = version.schema();

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::resources::custom::api_approval::{APPROVAL_ANNOTATION, ApprovalState, approval_state, is_protected_group};
-use crate::resources::custom::definition::{Definition, DefinitionCondition};
+use crate::resources::custom::crd::{Crd, CrdCondition};
 use crate::rest::metadata;
 use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
@@ -17,13 +17,8 @@ pub(super) const NON_STRUCTURAL: &str = "NonStructuralSchema";
 const APPROVAL: &str = "KubernetesAPIApprovalPolicyConformant";
 
 /// A condition as it should be, without a time.
-pub(super) fn condition(
-    condition_type: &str,
-    is_true: bool,
-    reason: &str,
-    message: impl Into<String>,
-) -> DefinitionCondition {
-    DefinitionCondition {
+pub(super) fn condition(condition_type: &str, is_true: bool, reason: &str, message: impl Into<String>) -> CrdCondition {
+    CrdCondition {
         condition_type: condition_type.to_owned(),
         status: if is_true { "True" } else { "False" }.to_owned(),
         last_transition_time: None,
@@ -34,8 +29,8 @@ pub(super) fn condition(
 }
 
 /// Sets a condition. Its time is now if the status is another one than before.
-pub(super) fn set_condition(definition: &mut Definition, mut wanted: DefinitionCondition) {
-    let conditions = definition.status.conditions.get_or_insert_default();
+pub(super) fn set_condition(crd: &mut Crd, mut wanted: CrdCondition) {
+    let conditions = crd.status.conditions.get_or_insert_default();
     match conditions.iter_mut().find(|one| one.condition_type == wanted.condition_type) {
         Some(found) => {
             wanted.last_transition_time = match found.status == wanted.status {
@@ -53,11 +48,11 @@ pub(super) fn set_condition(definition: &mut Definition, mut wanted: DefinitionC
 
 /// Says in the conditions whether the API is approved, if its group is one of the Kubernetes community
 /// (`pkg/controller/apiapproval`).
-pub(super) fn set_approval_condition(definition: &mut Definition) {
-    if !is_protected_group(&definition.spec.group) {
+pub(super) fn set_approval_condition(crd: &mut Crd) {
+    if !is_protected_group(&crd.spec.group) {
         return;
     }
-    let annotations = definition.metadata.annotations.as_ref();
+    let annotations = crd.metadata.annotations.as_ref();
     let annotation = annotations.and_then(|annotations| annotations.get(APPROVAL_ANNOTATION));
     let (state, message) = approval_state(annotation.map(String::as_str).unwrap_or_default());
     let reason = match state {
@@ -66,25 +61,25 @@ pub(super) fn set_approval_condition(definition: &mut Definition) {
         ApprovalState::Bypassed => "UnapprovedAnnotation",
         ApprovalState::Missing => "MissingAnnotation",
     };
-    set_condition(definition, condition(APPROVAL, state == ApprovalState::Approved, reason, message));
+    set_condition(crd, condition(APPROVAL, state == ApprovalState::Approved, reason, message));
 }
 
-/// Says in the conditions whether a schema is not structural, as those of definitions may be that were stored in
-/// v1beta1 (`pkg/controller/nonstructuralschema`). `stored` is the stored definition.
-pub(super) fn set_structural_condition(definition: &mut Definition, stored: &[u8]) {
-    match structural_condition(definition, stored) {
-        Some(wanted) => set_condition(definition, wanted),
+/// Says in the conditions whether a schema is not structural, as those of CRDs may be that were stored in
+/// v1beta1 (`pkg/controller/nonstructuralschema`). `stored` is the stored CRD.
+pub(super) fn set_structural_condition(crd: &mut Crd, stored: &[u8]) {
+    match structural_condition(crd, stored) {
+        Some(wanted) => set_condition(crd, wanted),
         None => {
-            if let Some(conditions) = &mut definition.status.conditions {
+            if let Some(conditions) = &mut crd.status.conditions {
                 conditions.retain(|one| one.condition_type != NON_STRUCTURAL);
             }
         }
     }
 }
 
-fn structural_condition(definition: &Definition, stored: &[u8]) -> Option<DefinitionCondition> {
+fn structural_condition(crd: &Crd, stored: &[u8]) -> Option<CrdCondition> {
     let (mut errors, mut patterns) = (FieldErrors::new(), PatternBudget::default());
-    if definition.spec.preserve_unknown_fields {
+    if crd.spec.preserve_unknown_fields {
         errors.push(FieldError::invalid("spec.preserveUnknownFields", true, "must be false"));
     }
     for (index, version) in stored_versions(stored).into_iter().enumerate() {
@@ -92,7 +87,7 @@ fn structural_condition(definition: &Definition, stored: &[u8]) -> Option<Defini
         if let Some(why) = conversion_error(&schema) {
             let why = format!("failed to check validation schema for version {}: {why}", version.name);
             let unknown = condition(NON_STRUCTURAL, false, "StructuralError", why);
-            return Some(DefinitionCondition { status: "Unknown".to_owned(), ..unknown });
+            return Some(CrdCondition { status: "Unknown".to_owned(), ..unknown });
         }
         let path = FieldPath::root("spec.versions");
         let path = path.index(index);
@@ -109,7 +104,7 @@ fn structural_condition(definition: &Definition, stored: &[u8]) -> Option<Defini
     }
 }
 
-/// A version of a stored definition, with its schema.
+/// A version of a stored CRD, with its schema.
 #[derive(Deserialize)]
 struct VersionWithSchema {
     name: String,
@@ -122,7 +117,7 @@ struct StoredSchema {
     schema: Option<JsonSchemaProps>,
 }
 
-/// The versions of a stored definition; none if they cannot be read.
+/// The versions of a stored CRD; none if they cannot be read.
 fn stored_versions(stored: &[u8]) -> Vec<VersionWithSchema> {
     #[derive(Deserialize)]
     struct CrdWithSchemas {
@@ -141,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    fn read(group: &str, annotations: &Value, schema: &Value) -> (Definition, Vec<u8>) {
+    fn read(group: &str, annotations: &Value, schema: &Value) -> (Crd, Vec<u8>) {
         let json = json!({
             "metadata": {"name": format!("foos.{group}"), "annotations": annotations},
             "spec": {"group": group, "names": {"plural": "foos", "kind": "Foo"}, "versions": [
@@ -151,32 +146,32 @@ mod tests {
         (serde_json::from_value(json.clone()).unwrap(), json.to_string().into_bytes())
     }
 
-    fn condition_of(definition: &Definition, name: &str) -> Option<(String, String, String)> {
-        let condition = definition.condition(name)?;
+    fn condition_of(crd: &Crd, name: &str) -> Option<(String, String, String)> {
+        let condition = crd.condition(name)?;
         Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
     }
 
     #[test]
-    fn definition_with_non_structural_schema_has_condition_until_it_is_mended() {
+    fn crd_with_non_structural_schema_has_condition_until_it_is_mended() {
         let schema = json!({"type": "object", "properties": {"a": {}, "b": {}}});
-        let (mut definition, stored) = read("a.io", &json!({}), &schema);
-        set_structural_condition(&mut definition, &stored);
+        let (mut crd, stored) = read("a.io", &json!({}), &schema);
+        set_structural_condition(&mut crd, &stored);
         let path = "spec.versions[0].schema.openAPIV3Schema.properties";
         let why = "type: Required value: must not be empty for specified object fields";
         let message = format!("[{path}[a].{why}, {path}[b].{why}]");
-        assert_eq!(condition_of(&definition, NON_STRUCTURAL), Some(("True".into(), "Violations".into(), message)));
+        assert_eq!(condition_of(&crd, NON_STRUCTURAL), Some(("True".into(), "Violations".into(), message)));
         let (_, mended) = read("a.io", &json!({}), &json!({"type": "object"}));
-        set_structural_condition(&mut definition, &mended);
-        assert_eq!(condition_of(&definition, NON_STRUCTURAL), None);
-        let (mut definition, stored) = read("a.io", &json!({}), &json!({"type": "object", "id": "x"}));
-        set_structural_condition(&mut definition, &stored);
+        set_structural_condition(&mut crd, &mended);
+        assert_eq!(condition_of(&crd, NON_STRUCTURAL), None);
+        let (mut crd, stored) = read("a.io", &json!({}), &json!({"type": "object", "id": "x"}));
+        set_structural_condition(&mut crd, &stored);
         let message = "failed to check validation schema for version v1: OpenAPIV3Schema 'id' is not supported";
         let expected = ("Unknown".into(), "StructuralError".into(), message.into());
-        assert_eq!(condition_of(&definition, NON_STRUCTURAL), Some(expected));
+        assert_eq!(condition_of(&crd, NON_STRUCTURAL), Some(expected));
     }
 
     #[test]
-    fn definition_in_group_of_the_community_has_condition_about_approval() {
+    fn crd_in_group_of_the_community_has_condition_about_approval() {
         let annotations = json!({APPROVAL_ANNOTATION: "unapproved, a test"});
         for (group, annotations, expected) in [
             ("a.io", &json!({}), None),
@@ -187,10 +182,10 @@ mod tests {
                 Some(("True", "ApprovedAnnotation", "approved in https://b.io/1")),
             ),
         ] {
-            let (mut definition, _) = read(group, annotations, &json!({}));
-            set_approval_condition(&mut definition);
+            let (mut crd, _) = read(group, annotations, &json!({}));
+            set_approval_condition(&mut crd);
             let expected = expected.map(|(status, reason, why)| (status.into(), reason.into(), why.into()));
-            assert_eq!(condition_of(&definition, APPROVAL), expected);
+            assert_eq!(condition_of(&crd, APPROVAL), expected);
         }
     }
 }

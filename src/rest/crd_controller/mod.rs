@@ -14,19 +14,20 @@ use serde_json::{Map, Value};
 use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use self::names::{TakenNames, accept_names};
 use self::removal::{is_pending, start_removal};
+use crate::conversion::stored_object;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;
-use crate::resources::custom::{Definition, custom_entries};
+use crate::resources::custom::{Crd, custom_entries};
+use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::local_api_services::{api_service_name, register_selected_groups};
-use crate::rest::{ApiServer, stored_object};
 use crate::storage::Revision;
 use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
 
-/// Longest wait for discovery and OpenAPI before definitions are established: with many backends, discovery is published
+/// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published
 /// with pauses of seconds.
 const DOCUMENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,11 +37,11 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The controller of CustomResourceDefinitions.
 pub struct CrdController {
     api: ApiServer,
-    definitions: ResourceCollection,
+    crds: ResourceCollection,
     known: BTreeMap<String, KnownCrd>,
-    /// Names of definitions whose schemas were checked, with uids and generations.
+    /// Names of CRDs whose schemas were checked, with uids and generations.
     checked: HashMap<String, (String, i64)>,
-    /// Groups with definitions that changed since names were accepted.
+    /// Groups with CRDs that changed since names were accepted.
     changed_groups: BTreeSet<String>,
     /// Whether something changed that is not dealt with: a write failed.
     is_behind: bool,
@@ -51,31 +52,31 @@ pub struct CrdController {
 /// The field of a schema with rules, as objects are stored.
 const RULES_FIELD: &str = "\"x-kubernetes-validations\":[{";
 
-/// A definition as it is stored, and read.
-type StoredCrd = (Arc<Stored>, Arc<Definition>);
+/// A CRD as it is stored, and read.
+type StoredCrd = (Arc<Stored>, Arc<Crd>);
 
-/// A definition, and what it makes of the catalog.
+/// A CRD, and what it makes of the catalog.
 struct KnownCrd {
     revision: Revision,
-    definition: Arc<Definition>,
-    /// The definition of which `entries` are made: with names that are accepted but not written yet.
-    served: Arc<Definition>,
+    crd: Arc<Crd>,
+    /// The CRD of which `entries` are made: with names that are accepted but not written yet.
+    served: Arc<Crd>,
     entries: Vec<CatalogEntry>,
 }
 
 impl CrdController {
-    /// Reads the definitions of the store and publishes the catalog.
+    /// Reads the CRDs of the store and publishes the catalog.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn start(api: ApiServer) -> Result<CrdController, Status> {
         let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
         let kind = kind.ok_or_else(|| Status::internal_error("no customresourcedefinitions"))?;
-        let definitions = api.collection(&kind.resource)?;
-        definitions.ensure_loaded().await.map_err(|error| unavailable(&error))?;
+        let crds = api.collection(&kind.resource)?;
+        crds.ensure_loaded().await.map_err(|error| unavailable(&error))?;
         let mut controller = CrdController {
             api,
-            definitions,
+            crds,
             known: BTreeMap::new(),
             checked: HashMap::new(),
             changed_groups: BTreeSet::new(),
@@ -88,7 +89,7 @@ impl CrdController {
         Ok(controller)
     }
 
-    /// Follows the definitions until the process drains. The thread should run `notifier`.
+    /// Follows the CRDs until the process drains. The thread should run `notifier`.
     pub async fn run(mut self, notifier: Notifier) {
         let mut drain = self.api.drain.clone();
         tokio::select! {
@@ -114,7 +115,7 @@ impl CrdController {
             sends_bookmarks: false,
             timeout: None,
         };
-        let mut cursor = self.definitions.watch(query, notifier).await.map_err(|error| unavailable(&error))?;
+        let mut cursor = self.crds.watch(query, notifier).await.map_err(|error| unavailable(&error))?;
         loop {
             self.reconcile().await?;
             match cursor.next().await {
@@ -125,7 +126,7 @@ impl CrdController {
         }
     }
 
-    /// Brings the status of every definition, the catalog and the registered groups up to date.
+    /// Brings the status of every CRD, the catalog and the registered groups up to date.
     async fn reconcile(&mut self) -> Result<(), Status> {
         self.is_behind |= self.read_changes();
         while self.is_behind {
@@ -143,9 +144,9 @@ impl CrdController {
         Ok(())
     }
 
-    /// Publishes the catalog and registers its groups, then writes the status of definitions: who sees that names are
-    /// accepted, or that a definition is established, finds it served.
-    async fn publish(&mut self, accepted: &[Definition]) -> Result<(), Status> {
+    /// Publishes the catalog and registers its groups, then writes the status of CRDs: who sees that names are
+    /// accepted, or that a CRD is established, finds it served.
+    async fn publish(&mut self, accepted: &[Crd]) -> Result<(), Status> {
         self.update_catalog();
         let served = self.served_versions();
         if served != self.registered {
@@ -162,24 +163,24 @@ impl CrdController {
                 );
             }
         }
-        for definition in accepted {
-            self.write_status(definition).await?;
+        for crd in accepted {
+            self.write_status(crd).await?;
         }
         Ok(())
     }
 
-    /// Reads the definitions that changed. Returns whether any did.
+    /// Reads the CRDs that changed. Returns whether any did.
     fn read_changes(&mut self) -> bool {
-        let snapshot = self.definitions.snapshot();
+        let snapshot = self.crds.snapshot();
         let stored: HashMap<&str, &Arc<Stored>> =
-            snapshot.range(self.definitions.prefix(), None).map(|stored| (stored.name(), stored)).collect();
+            snapshot.range(self.crds.prefix(), None).map(|stored| (stored.name(), stored)).collect();
         let mut has_changed = false;
         let changed_groups = &mut self.changed_groups;
         self.known.retain(|name, known| {
             let stays = stored.contains_key(name.as_str());
             if !stays {
                 has_changed = true;
-                changed_groups.insert(known.definition.spec.group.clone());
+                changed_groups.insert(known.crd.spec.group.clone());
             }
             stays
         });
@@ -189,12 +190,12 @@ impl CrdController {
             }
             has_changed = true;
             note_unenforced_rules(&self.api, name, stored.bytes());
-            match Definition::read(stored) {
-                Ok(definition) => {
-                    self.changed_groups.insert(definition.spec.group.clone());
-                    let entries = self.entries_of(&definition, stored);
-                    let (revision, definition) = (stored.revision(), Arc::new(definition));
-                    let known = KnownCrd { revision, served: definition.clone(), definition, entries };
+            match Crd::read(stored) {
+                Ok(crd) => {
+                    self.changed_groups.insert(crd.spec.group.clone());
+                    let entries = self.entries_of(&crd, stored);
+                    let (revision, crd) = (stored.revision(), Arc::new(crd));
+                    let known = KnownCrd { revision, served: crd.clone(), crd, entries };
                     self.known.insert(name.to_owned(), known);
                 }
                 Err(error) => {
@@ -207,44 +208,44 @@ impl CrdController {
         has_changed
     }
 
-    /// The entries of a definition: those that it has, unless something changed that they depend on. So a schema is
+    /// The entries of a CRD: those that it has, unless something changed that they depend on. So a schema is
     /// compiled once, and watches go on while the specification stays the same.
-    fn entries_of(&self, definition: &Definition, stored: &Arc<Stored>) -> Vec<CatalogEntry> {
-        if !definition.has_condition("Established") {
+    fn entries_of(&self, crd: &Crd, stored: &Arc<Stored>) -> Vec<CatalogEntry> {
+        if !crd.has_condition("Established") {
             return Vec::new();
         }
-        // Its objects would be those of the server, and be deleted with the definition.
-        if self.api.has_builtin_group(&definition.spec.group) {
-            let (name, group) = (&definition.metadata.name, &definition.spec.group);
+        // Its objects would be those of the server, and be deleted with the CRD.
+        if self.api.has_builtin_group(&crd.spec.group) {
+            let (name, group) = (&crd.metadata.name, &crd.spec.group);
             tracing::warn!(definition = name, group, "CustomResourceDefinition not served: its group is built in");
             return Vec::new();
         }
-        let known = self.known.get(&definition.metadata.name).filter(|known| {
-            let (before, now) = (&known.served, definition);
+        let known = self.known.get(&crd.metadata.name).filter(|known| {
+            let (before, now) = (&known.served, crd);
             (&before.metadata.uid, &before.spec, &before.status.accepted_names)
                 == (&now.metadata.uid, &now.spec, &now.status.accepted_names)
         });
         let Some((known, first)) = known.and_then(|known| Some((known, known.entries.first()?))) else {
-            return custom_entries(definition, stored, None);
+            return custom_entries(crd, stored, None);
         };
-        if known.served.metadata.deletion_timestamp == definition.metadata.deletion_timestamp {
+        if known.served.metadata.deletion_timestamp == crd.metadata.deletion_timestamp {
             return known.entries.clone();
         }
-        custom_entries(definition, stored, first.kind.resource.custom.as_ref())
+        custom_entries(crd, stored, first.kind.resource.custom.as_ref())
     }
 
-    /// Accepts the names of every definition of some groups, the older ones first, checks schemas and approvals. Returns
-    /// the definitions whose status changed.
-    fn accept_all_names(&mut self, changed_groups: &BTreeSet<String>) -> Vec<Definition> {
+    /// Accepts the names of every CRD of some groups, the older ones first, checks schemas and approvals. Returns
+    /// the CRDs whose status changed.
+    fn accept_all_names(&mut self, changed_groups: &BTreeSet<String>) -> Vec<Crd> {
         self.checked.retain(|name, _| self.known.contains_key(name));
         // Names are taken within a group.
         let mut groups: BTreeMap<String, Vec<StoredCrd>> = BTreeMap::new();
-        let snapshot = self.definitions.snapshot();
-        for stored in snapshot.range(self.definitions.prefix(), None) {
+        let snapshot = self.crds.snapshot();
+        for stored in snapshot.range(self.crds.prefix(), None) {
             let Some(known) = self.known.get(stored.name()) else { continue };
-            if changed_groups.contains(&known.definition.spec.group) {
-                let group = groups.entry(known.definition.spec.group.clone()).or_default();
-                group.push((stored.clone(), known.definition.clone()));
+            if changed_groups.contains(&known.crd.spec.group) {
+                let group = groups.entry(known.crd.spec.group.clone()).or_default();
+                group.push((stored.clone(), known.crd.clone()));
             }
         }
         let mut accepted = Vec::new();
@@ -255,51 +256,51 @@ impl CrdController {
         accepted
     }
 
-    /// Accepts the names of the definitions of one group.
-    fn accept_names_of_group(&mut self, members: &[StoredCrd], accepted: &mut Vec<Definition>) {
-        let mut taken = TakenNames::of(members.iter().map(|(_, definition)| &**definition));
+    /// Accepts the names of the CRDs of one group.
+    fn accept_names_of_group(&mut self, members: &[StoredCrd], accepted: &mut Vec<Crd>) {
+        let mut taken = TakenNames::of(members.iter().map(|(_, crd)| &**crd));
         for (stored, before) in members {
             let name = stored.name().to_owned();
-            let mut definition = Definition::clone(before);
-            accept_names(&mut definition, &taken);
-            set_approval_condition(&mut definition);
+            let mut crd = Crd::clone(before);
+            accept_names(&mut crd, &taken);
+            set_approval_condition(&mut crd);
             let state = (before.metadata.uid.clone(), before.metadata.generation);
             if self.checked.get(&name) != Some(&state) {
-                set_structural_condition(&mut definition, stored.bytes());
+                set_structural_condition(&mut crd, stored.bytes());
                 // A condition that could not be written is looked at again.
-                if definition.condition(NON_STRUCTURAL) == before.condition(NON_STRUCTURAL) {
+                if crd.condition(NON_STRUCTURAL) == before.condition(NON_STRUCTURAL) {
                     self.checked.insert(name.clone(), state);
                 }
             }
-            let is_same = definition.status.conditions == before.status.conditions
-                && definition.status.accepted_names == before.status.accepted_names;
+            let is_same = crd.status.conditions == before.status.conditions
+                && crd.status.accepted_names == before.status.accepted_names;
             if !is_same {
-                taken.replace(before, &definition);
-                let entries = self.entries_of(&definition, stored);
+                taken.replace(before, &crd);
+                let entries = self.entries_of(&crd, stored);
                 if let Some(known) = self.known.get_mut(&name).filter(|known| known.revision == stored.revision()) {
                     known.entries = entries;
-                    known.served = Arc::new(definition.clone());
+                    known.served = Arc::new(crd.clone());
                 }
-                accepted.push(definition);
+                accepted.push(crd);
             }
         }
     }
 
-    /// Writes names and conditions. A definition that another writer changed is looked at again with its next event.
-    async fn write_status(&self, definition: &Definition) -> Result<(), Status> {
-        let name = &definition.metadata.name;
-        let key = self.definitions.prefix().key("", name).map_err(Status::internal_error)?;
-        let Some(stored) = self.definitions.get(&key) else { return Ok(()) };
+    /// Writes names and conditions. A CRD that another writer changed is looked at again with its next event.
+    async fn write_status(&self, crd: &Crd) -> Result<(), Status> {
+        let name = &crd.metadata.name;
+        let key = self.crds.prefix().key("", name).map_err(Status::internal_error)?;
+        let Some(stored) = self.crds.get(&key) else { return Ok(()) };
         if self.known.get(name).is_none_or(|known| known.revision != stored.revision()) {
             return Ok(());
         }
         let mut object: Map<String, Value> = stored_object(&stored).await?;
         let to_value = |value: Result<Value, serde_json::Error>| value.map_err(Status::internal_error);
         let status = object.entry("status").or_insert_with(|| Value::Object(Map::new()));
-        status["acceptedNames"] = to_value(serde_json::to_value(&definition.status.accepted_names))?;
-        status["conditions"] = to_value(serde_json::to_value(&definition.status.conditions))?;
+        status["acceptedNames"] = to_value(serde_json::to_value(&crd.status.accepted_names))?;
+        status["conditions"] = to_value(serde_json::to_value(&crd.status.conditions))?;
         let value = write_stored_json(&object).bytes;
-        match self.definitions.update(&key, stored.revision(), value.into(), None).await {
+        match self.crds.update(&key, stored.revision(), value.into(), None).await {
             Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(unavailable(&error)),
         }
@@ -316,17 +317,17 @@ impl CrdController {
         kinds.map(|kind| (kind.resource.group.to_string(), kind.version.version.to_string())).collect()
     }
 
-    /// Begins the removal of definitions that are marked, on this thread.
+    /// Begins the removal of CRDs that are marked, on this thread.
     fn remove_deleted(&self) {
-        for known in self.known.values().filter(|known| is_pending(&known.definition)) {
+        for known in self.known.values().filter(|known| is_pending(&known.crd)) {
             let kind = known.entries.first().map(|entry| entry.kind.clone());
-            start_removal(&self.api, &self.definitions, &known.definition, kind);
+            start_removal(&self.api, &self.crds, &known.crd, kind);
         }
     }
 }
-/// Notes whether a definition has rules. Their expressions are not evaluated here, which is logged once.
-fn note_unenforced_rules(api: &ApiServer, name: &str, definition: &[u8]) {
-    let count = std::str::from_utf8(definition).map_or(0, |text| text.matches(RULES_FIELD).count());
+/// Notes whether a CRD has rules. Their expressions are not evaluated here, which is logged once.
+fn note_unenforced_rules(api: &ApiServer, name: &str, crd: &[u8]) {
+    let count = std::str::from_utf8(crd).map_or(0, |text| text.matches(RULES_FIELD).count());
     let mut unenforced = api.unenforced.lock();
     if count == 0 {
         unenforced.remove(name);

@@ -1,15 +1,15 @@
-//! Which names a definition gets: those that no other definition of its group has
+//! Which names a CRD gets: those that no other CRD of its group has
 //! (`pkg/controller/status/naming_controller.go` of apiextensions-apiserver).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::conditions::{condition, set_condition};
-use crate::resources::custom::{Definition, DefinitionNames};
+use crate::resources::custom::{Crd, CrdNames};
 
-/// Message of a definition that is not established because its webhook cannot be trusted.
+/// Message of a CRD that is not established because its webhook cannot be trusted.
 const INVALID_CA_BUNDLE: &str = "The conversion webhook CABundle is invalid";
 
-/// Names that are taken in a group, each with the definitions that have it.
+/// Names that are taken in a group, each with the CRDs that have it.
 #[derive(Default)]
 pub(super) struct TakenNames {
     resources: BTreeMap<String, BTreeSet<String>>,
@@ -17,15 +17,15 @@ pub(super) struct TakenNames {
 }
 
 impl TakenNames {
-    /// The accepted names of definitions.
-    pub(super) fn of<'d>(definitions: impl IntoIterator<Item = &'d Definition>) -> TakenNames {
+    /// The accepted names of CRDs.
+    pub(super) fn of<'d>(crds: impl IntoIterator<Item = &'d Crd>) -> TakenNames {
         let mut taken = TakenNames::default();
-        definitions.into_iter().for_each(|definition| taken.insert(definition));
+        crds.into_iter().for_each(|crd| taken.insert(crd));
         taken
     }
 
-    /// Replaces the names of a definition.
-    pub(super) fn replace(&mut self, before: &Definition, now: &Definition) {
+    /// Replaces the names of a CRD.
+    pub(super) fn replace(&mut self, before: &Crd, now: &Crd) {
         let owner = &before.metadata.name;
         for (names, used) in [(resource_names(before), &mut self.resources), (kind_names(before), &mut self.kinds)] {
             for name in names {
@@ -37,11 +37,9 @@ impl TakenNames {
         self.insert(now);
     }
 
-    fn insert(&mut self, definition: &Definition) {
-        let owner = &definition.metadata.name;
-        for (names, used) in
-            [(resource_names(definition), &mut self.resources), (kind_names(definition), &mut self.kinds)]
-        {
+    fn insert(&mut self, crd: &Crd) {
+        let owner = &crd.metadata.name;
+        for (names, used) in [(resource_names(crd), &mut self.resources), (kind_names(crd), &mut self.kinds)] {
             for name in names {
                 used.entry(name.to_owned()).or_default().insert(owner.clone());
             }
@@ -49,28 +47,28 @@ impl TakenNames {
     }
 }
 
-fn resource_names(definition: &Definition) -> Vec<&str> {
-    let names = &definition.status.accepted_names;
+fn resource_names(crd: &Crd) -> Vec<&str> {
+    let names = &crd.status.accepted_names;
     let short = names.short_names.iter().flatten().map(String::as_str);
     [&*names.plural, &*names.singular].into_iter().chain(short).filter(|name| !name.is_empty()).collect()
 }
 
-fn kind_names(definition: &Definition) -> Vec<&str> {
-    let names = &definition.status.accepted_names;
+fn kind_names(crd: &Crd) -> Vec<&str> {
+    let names = &crd.status.accepted_names;
     [&*names.kind, &*names.list_kind].into_iter().filter(|name| !name.is_empty()).collect()
 }
 
-/// Whether a definition other than `own` has a name.
+/// Whether a CRD other than `own` has a name.
 fn is_taken(names: &BTreeMap<String, BTreeSet<String>>, name: &str, own: &str) -> bool {
     names.get(name).is_some_and(|owners| owners.iter().any(|owner| owner != own))
 }
 
-/// Gives a definition the names that are free, and says in its conditions which are not. `taken` has the names of the
-/// definitions of its group. A name that it has stays its own.
-pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames) {
-    let own = definition.metadata.name.clone();
-    let wanted = definition.spec.names.clone();
-    let mut accepted = definition.status.accepted_names.clone();
+/// Gives a CRD the names that are free, and says in its conditions which are not. `taken` has the names of the
+/// CRDs of its group. A name that it has stays its own.
+pub(super) fn accept_names(crd: &mut Crd, taken: &TakenNames) {
+    let own = crd.metadata.name.clone();
+    let wanted = crd.spec.names.clone();
+    let mut accepted = crd.status.accepted_names.clone();
     let mut conflicts: Vec<(&str, String)> = Vec::new();
     let mut take = |reason, wanted: &str, accepted: &mut String, taken: &BTreeMap<String, BTreeSet<String>>| {
         if wanted == accepted || !is_taken(taken, wanted, &own) {
@@ -79,7 +77,7 @@ pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames) {
             conflicts.push((reason, in_use(wanted)));
         }
     };
-    let DefinitionNames { plural, singular, kind, list_kind, .. } = &mut accepted;
+    let CrdNames { plural, singular, kind, list_kind, .. } = &mut accepted;
     take("PluralConflict", &wanted.plural, plural, &taken.resources);
     take("SingularConflict", &wanted.singular, singular, &taken.resources);
     take("KindConflict", &wanted.kind, kind, &taken.kinds);
@@ -99,29 +97,29 @@ pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames) {
         all => conflicts.push(("ShortNamesConflict", format!("[{}]", all.join(", ")))),
     }
     accepted.categories.clone_from(&wanted.categories);
-    definition.status.accepted_names = accepted;
+    crd.status.accepted_names = accepted;
     // The last of upstream's checks has the last word.
     let order = ["PluralConflict", "SingularConflict", "ShortNamesConflict", "KindConflict", "ListKindConflict"];
     conflicts.sort_by_key(|(reason, _)| order.iter().position(|one| one == reason));
-    let is_established = definition.has_condition("Established");
+    let is_established = crd.has_condition("Established");
     match conflicts.pop() {
         Some((reason, message)) => {
-            set_condition(definition, condition("NamesAccepted", false, reason, message));
+            set_condition(crd, condition("NamesAccepted", false, reason, message));
             if !is_established {
                 let unaccepted = condition("Established", false, "NotAccepted", "not all names are accepted");
-                set_condition(definition, unaccepted);
+                set_condition(crd, unaccepted);
             }
         }
         None => {
-            set_condition(definition, condition("NamesAccepted", true, "NoConflicts", "no conflicts found"));
+            set_condition(crd, condition("NamesAccepted", true, "NoConflicts", "no conflicts found"));
             if !is_established {
-                let established = match definition.has_valid_ca_bundle() {
+                let established = match crd.has_valid_ca_bundle() {
                     true => {
                         condition("Established", true, "InitialNamesAccepted", "the initial names have been accepted")
                     }
                     false => condition("Established", false, "InvalidCABundle", INVALID_CA_BUNDLE),
                 };
-                set_condition(definition, established);
+                set_condition(crd, established);
             }
         }
     }
@@ -137,21 +135,21 @@ mod tests {
 
     use super::*;
 
-    fn definition(plural: &str, kind: &str, short: &[&str]) -> Definition {
+    fn crd(plural: &str, kind: &str, short: &[&str]) -> Crd {
         serde_json::from_value(json!({"metadata": {"name": format!("{plural}.g")}, "spec": {"group": "g", "names": {
             "plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List"), "shortNames": short,
         }}}))
         .unwrap()
     }
 
-    fn state(definition: &Definition, condition: &str) -> (String, String) {
-        let condition = definition.condition(condition).unwrap();
+    fn state(crd: &Crd, condition: &str) -> (String, String) {
+        let condition = crd.condition(condition).unwrap();
         (condition.reason.clone(), condition.message.clone())
     }
 
     #[test]
-    fn definition_gets_free_names_and_is_established() {
-        let mut first = definition("foos", "Foo", &["f"]);
+    fn crd_gets_free_names_and_is_established() {
+        let mut first = crd("foos", "Foo", &["f"]);
         accept_names(&mut first, &TakenNames::default());
         assert_eq!(first.status.accepted_names, first.spec.names);
         assert_eq!(state(&first, "Established").0, "InitialNamesAccepted");
@@ -161,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn definition_with_invalid_ca_bundle_is_not_established() {
-        let mut first = definition("foos", "Foo", &[]);
+    fn crd_with_invalid_ca_bundle_is_not_established() {
+        let mut first = crd("foos", "Foo", &[]);
         let conversion = |bundle: &str| {
             let conversion = json!({"strategy": "Webhook", "webhook": {
                 "clientConfig": {"url": "https://a", "caBundle": bundle}, "conversionReviewVersions": ["v1"]}});
@@ -183,10 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn definition_with_taken_names_keeps_those_it_has() {
-        let mut first = definition("foos", "Foo", &["f"]);
+    fn crd_with_taken_names_keeps_those_it_has() {
+        let mut first = crd("foos", "Foo", &["f"]);
         accept_names(&mut first, &TakenNames::default());
-        let mut second = definition("bars", "Foo", &["f"]);
+        let mut second = crd("bars", "Foo", &["f"]);
         accept_names(&mut second, &TakenNames::of([&first]));
         assert_eq!(
             state(&second, "NamesAccepted"),
@@ -196,7 +194,7 @@ mod tests {
         assert_eq!((&*second.status.accepted_names.plural, &*second.status.accepted_names.kind), ("bars", ""));
         assert!(second.status.accepted_names.short_names.is_none());
         // An established one stays so.
-        let mut third = definition("quxes", "Qux", &[]);
+        let mut third = crd("quxes", "Qux", &[]);
         accept_names(&mut third, &TakenNames::of([&first]));
         third.spec.names.short_names = Some(vec!["f".to_owned()]);
         accept_names(&mut third, &TakenNames::of([&first]));

@@ -1,4 +1,4 @@
-//! Deletion of the objects of a definition that is being deleted (`pkg/controller/finalizer/crd_finalizer.go` of
+//! Deletion of the objects of a CRD that is being deleted (`pkg/controller/finalizer/crd_finalizer.go` of
 //! apiextensions-apiserver).
 
 use std::pin::pin;
@@ -6,53 +6,50 @@ use std::pin::pin;
 use futures_util::stream::TryStreamExt as _;
 use serde_json::{Map, Value};
 
+use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::ServedKind;
-use crate::resources::custom::Definition;
+use crate::resources::custom::Crd;
+use crate::rest::api_server::ApiServer;
 use crate::rest::delete_options::DeleteOptions;
 use crate::rest::errors::unavailable;
+use crate::rest::metadata;
 use crate::rest::object_removal::{Removed, remove_all};
 use crate::rest::removals::RemovalTarget;
-use crate::rest::{ApiServer, metadata, stored_object};
 use crate::storage::{self, CommitCondition};
 use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 
-/// Attempts to remove a definition in which objects were created meanwhile, without a pause.
+/// Attempts to remove a CRD in which objects were created meanwhile, without a pause.
 const ATTEMPTS: usize = 10;
 
-/// Deletes the objects of a definition that is marked, then the definition, on this thread.
-pub(super) fn start_removal(
-    api: &ApiServer,
-    definitions: &ResourceCollection,
-    known: &Definition,
-    kind: Option<ServedKind>,
-) {
+/// Deletes the objects of a CRD that is marked, then the CRD, on this thread.
+pub(super) fn start_removal(api: &ApiServer, crds: &ResourceCollection, known: &Crd, kind: Option<ServedKind>) {
     let (name, uid) = (known.metadata.name.clone(), known.metadata.uid.clone());
-    let (removals, api, definitions) = (api.removals.clone(), api.clone(), definitions.clone());
-    removals.start(RemovalTarget::Definition(uid.clone()), move || {
-        let (api, definitions, kind) = (api.clone(), definitions.clone(), kind.clone());
+    let (removals, api, crds) = (api.removals.clone(), api.clone(), crds.clone());
+    removals.start(RemovalTarget::Crd(uid.clone()), move || {
+        let (api, crds, kind) = (api.clone(), crds.clone(), kind.clone());
         let (name, uid) = (name.clone(), uid.clone());
-        async move { remove_definition(&api, &definitions, (&name, &uid), kind.as_ref()).await }
+        async move { remove_crd(&api, &crds, (&name, &uid), kind.as_ref()).await }
     });
 }
 
-/// Attempts to remove a definition. `kind` is one of its served versions; none if it was never established.
+/// Attempts to remove a CRD. `kind` is one of its served versions; none if it was never established.
 ///
 /// # Errors
 /// 503 while objects remain.
-async fn remove_definition(
+async fn remove_crd(
     api: &ApiServer,
-    definitions: &ResourceCollection,
+    crds: &ResourceCollection,
     (name, uid): (&str, &str),
     kind: Option<&ServedKind>,
 ) -> Result<(), Status> {
-    let key = definitions.prefix().key("", name).map_err(Status::internal_error)?;
+    let key = crds.prefix().key("", name).map_err(Status::internal_error)?;
     for _ in 0..ATTEMPTS {
-        // Another definition may have the name meanwhile: its objects stay.
-        let current = definitions.get_latest(&key).await.map_err(|error| unavailable(&error))?;
+        // Another CRD may have the name meanwhile: its objects stay.
+        let current = crds.get_latest(&key).await.map_err(|error| unavailable(&error))?;
         let current = current
             .filter(|current| *current.metadata().uid == *uid && current.metadata().deletion_timestamp.is_some());
         let Some(current) = current else { return Ok(()) };
@@ -62,12 +59,12 @@ async fn remove_definition(
         };
         if let Err(status) = removed {
             // The next attempt writes it.
-            let _ = note_progress(definitions, name).await;
+            let _ = note_progress(crds, name).await;
             return Err(status);
         }
-        match finish(api, definitions, (name, uid)).await {
+        match finish(api, crds, (name, uid)).await {
             Ok(()) => return Ok(()),
-            // Committed before the definition was marked, and seen only now.
+            // Committed before the CRD was marked, and seen only now.
             Err(Error::ConditionFailed(CommitCondition::Empty(prefix))) => {
                 if kind.is_none() {
                     let current = CommitCondition::At(key.clone(), current.revision());
@@ -101,30 +98,30 @@ async fn remove_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), Status
     }
 }
 
-/// Notes in the status of the definition that objects remain.
-async fn note_progress(definitions: &ResourceCollection, name: &str) -> Result<(), Status> {
-    let key = definitions.prefix().key("", name).map_err(Status::internal_error)?;
-    let Some(current) = definitions.get_latest(&key).await.map_err(|error| unavailable(&error))? else { return Ok(()) };
+/// Notes in the status of the CRD that objects remain.
+async fn note_progress(crds: &ResourceCollection, name: &str) -> Result<(), Status> {
+    let key = crds.prefix().key("", name).map_err(Status::internal_error)?;
+    let Some(current) = crds.get_latest(&key).await.map_err(|error| unavailable(&error))? else { return Ok(()) };
     let mut object: Map<String, Value> = stored_object(&current).await?;
     if ObjectMetaView::of_map(&object).deletion_timestamp().is_some() {
         mark_in_progress(&mut object, &metadata::now());
         let value = write_stored_json(&object).bytes;
         if value != **current.bytes() {
-            let updated = definitions.update(&key, current.revision(), value.into(), None).await;
+            let updated = crds.update(&key, current.revision(), value.into(), None).await;
             updated.map_err(|error| unavailable(&error))?;
         }
     }
     Ok(())
 }
 
-/// Removes the finalizer of the definition, and the definition if no other remains. The store checks in the same step that
+/// Removes the finalizer of the CRD, and the CRD if no other remains. The store checks in the same step that
 /// there is no object.
 ///
 /// # Errors
 /// [`Error::ConditionFailed`] if there are objects, [`Error::Conflict`], and errors of the store.
-async fn finish(api: &ApiServer, definitions: &ResourceCollection, (name, uid): (&str, &str)) -> Result<(), Error> {
-    let key = definitions.prefix().key("", name)?;
-    let Some(current) = definitions.get_latest(&key).await? else { return Ok(()) };
+async fn finish(api: &ApiServer, crds: &ResourceCollection, (name, uid): (&str, &str)) -> Result<(), Error> {
+    let key = crds.prefix().key("", name)?;
+    let Some(current) = crds.get_latest(&key).await? else { return Ok(()) };
     let unreadable = |status: Status| Error::Store(storage::Error::Unavailable(status.message.into()));
     let mut object: Map<String, Value> = stored_object(&current).await.map_err(unreadable)?;
     if *current.metadata().uid != *uid || ObjectMetaView::of_map(&object).deletion_timestamp().is_none() {
@@ -135,18 +132,18 @@ async fn finish(api: &ApiServer, definitions: &ResourceCollection, (name, uid): 
             finalizers.retain(|finalizer| finalizer != CLEANUP_FINALIZER);
         }
     });
-    let conditions = api.definition_prefix(name).map(CommitCondition::Empty).into_iter().collect();
+    let conditions = api.crd_prefix(name).map(CommitCondition::Empty).into_iter().collect();
     match ObjectMetaView::of_map(&object).has_finalizers() {
-        false => definitions.delete_if(&key, current.revision(), conditions).await.map(drop),
+        false => crds.delete_if(&key, current.revision(), conditions).await.map(drop),
         true => {
             let value = write_stored_json(&object).bytes;
-            definitions.update_if(&key, current.revision(), value.into(), None, conditions).await.map(drop)
+            crds.update_if(&key, current.revision(), value.into(), None, conditions).await.map(drop)
         }
     }
 }
 
-/// Whether the finalizer of the server is on a definition that is being deleted.
-pub(super) fn is_pending(definition: &Definition) -> bool {
-    let finalizers = definition.metadata.finalizers.iter().flatten();
-    definition.metadata.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == CLEANUP_FINALIZER)
+/// Whether the finalizer of the server is on a CRD that is being deleted.
+pub(super) fn is_pending(crd: &Crd) -> bool {
+    let finalizers = crd.metadata.finalizers.iter().flatten();
+    crd.metadata.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == CLEANUP_FINALIZER)
 }

@@ -10,10 +10,10 @@ use futures_util::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use crate::compute::{ComputeContext, run_sized};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::JsonIndenter;
 use crate::message::{Body, BodyError};
-use crate::rest::compute::{ComputeContext, run_sized};
 
 /// Size of a frame in bytes, unless one object is larger.
 pub(super) const FRAME_BYTES: usize = 64 << 10;

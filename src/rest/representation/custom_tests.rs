@@ -11,8 +11,8 @@ use super::body::FRAME_BYTES;
 use super::document::write_item;
 use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
 use super::*;
-use crate::resources::custom::{Definition, custom_entries};
-use crate::rest::schema_work;
+use crate::conversion::schema_work;
+use crate::resources::custom::{Crd, custom_entries};
 use crate::storage::{KeyValue, Prefix};
 use crate::watch_cache::{ContinuePosition, Stored};
 
@@ -32,15 +32,14 @@ fn kinds(versions: &[(&str, Value)]) -> Vec<ServedKind> {
         json!({"name": name, "served": true, "storage": *name == "v1", "schema": {"openAPIV3Schema": schema}})
     };
     let versions: Vec<Value> = versions.iter().map(version).collect();
-    let definition = json!({
+    let crd = json!({
         "metadata": {"name": "things.a.io"},
         "spec": {"group": "a.io", "names": names, "scope": "Cluster", "versions": versions},
         "status": {"acceptedNames": names},
     });
-    let record = stored(&definition);
-    let definition: Definition = serde_json::from_value(definition).unwrap();
-    let mut kinds: Vec<ServedKind> =
-        custom_entries(&definition, &record, None).into_iter().map(|entry| entry.kind).collect();
+    let record = stored(&crd);
+    let crd: Crd = serde_json::from_value(crd).unwrap();
+    let mut kinds: Vec<ServedKind> = custom_entries(&crd, &record, None).into_iter().map(|entry| entry.kind).collect();
     kinds.sort_by(|a, b| a.version.version.cmp(&b.version.version));
     kinds
 }
@@ -83,7 +82,7 @@ fn custom_object_sent_as_stored_unless_schema_adds_or_removes() {
     let same = kinds(&[("v1", json!({"a": text})), ("v2", json!({"a": text}))]);
     assert_eq!(sent(&same[1], &whole), (expected("v2", r#"{"a":"1"}"#), true));
     assert_eq!(sent(&same[0], &whole), (expected("v1", r#"{"a":"1"}"#), true));
-    // The definition changes.
+    // The CRD changes.
     let pruning = kinds(&[("v1", json!({})), ("v2", json!({"a": text}))]);
     assert_eq!(sent(&pruning[0], &whole), (expected("v1", "{}"), false));
     assert_eq!(sent(&pruning[1], &whole), (expected("v2", "{}"), false));
@@ -220,7 +219,7 @@ fn defaults_that_would_make_an_object_too_large_are_refused() {
     use crate::rest::request_body::{BodyFindings, check_object};
     use crate::rest::write_options::FieldValidation;
 
-    // The definition got large defaults after the object was stored.
+    // The CRD got large defaults after the object was stored.
     let item = json!({"type": "object", "properties": {"d": {"type": "string", "default": "x".repeat(1000)}}});
     let fields = json!({"items": {"type": "array", "items": item}});
     let kind = kinds(&[("v1", fields)]).remove(0);

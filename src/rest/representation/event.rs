@@ -12,12 +12,12 @@ use serde_json::json;
 use super::document::{object_document, write_document_json};
 use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType, RowObject};
 use super::reply_object::ReplyObject;
+use crate::compute::run_sized;
+use crate::conversion::schema_work;
 use crate::kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
 use crate::kubeapi::{Status, encode};
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::is_stored_as_other;
-use crate::rest::compute::run_sized;
-use crate::rest::schema_work;
 use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
 
 /// Bytes of encoded events that changes keep at most, of all collections.

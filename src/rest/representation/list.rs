@@ -12,6 +12,8 @@ use super::document::{parse_json, write_item};
 use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType};
 use super::reply_object::ReplyObject;
 use super::table::table_head;
+use crate::compute::run_sized;
+use crate::conversion::schema_work;
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
 use crate::kubeapi::json::quote_json_into;
@@ -21,8 +23,6 @@ use crate::kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
 use crate::kubeapi::yaml::write_yaml_into;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::rest::compute::run_sized;
-use crate::rest::schema_work;
 use crate::watch_cache::{Stored, StoredList};
 
 /// Work for a cell of a Table, in bytes.

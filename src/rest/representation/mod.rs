@@ -27,13 +27,14 @@ use self::body::FramedBody;
 use self::document::object_document;
 use self::list::list_frames;
 use self::negotiate::OutputEncoding;
-use super::compute::run_sized;
+use crate::compute::run_sized;
+use crate::conversion::{ObjectConverter, has_webhook};
 use crate::kubeapi::{Status, encode};
 use crate::message::Body;
 use crate::resources::ServedKind;
-use crate::watch_cache::StoredList;
+use crate::watch_cache::{ResourceCollection, StoredList};
 
-/// What a request is answered with, before it is encoded.
+/// An object, a list or a Status, before it is encoded.
 pub(super) enum ReplyContent {
     /// One object.
     Object(ReplyObject),
@@ -41,6 +42,54 @@ pub(super) enum ReplyContent {
     List(StoredList),
     /// The outcome of a deletion. It is not transformed.
     Status(Status),
+}
+
+/// What a verb is answered with.
+pub(super) struct VerbReply {
+    pub(super) code: StatusCode,
+    pub(super) content: ReplyContent,
+}
+
+impl VerbReply {
+    /// 200.
+    pub(super) fn ok(content: ReplyContent) -> VerbReply {
+        VerbReply { code: StatusCode::OK, content }
+    }
+}
+
+impl ReplyContent {
+    /// Converts what a request is answered with to the version of a kind. A deletion's outcome stays.
+    ///
+    /// # Errors
+    /// 500 with upstream's text. A list fails as a whole.
+    pub(super) async fn convert(
+        self,
+        converter: &ObjectConverter,
+        kind: &ServedKind,
+        collection: &ResourceCollection,
+    ) -> Result<ReplyContent, Status> {
+        if !has_webhook(kind) {
+            return Ok(self);
+        }
+        Ok(match self {
+            ReplyContent::List(mut list) => {
+                converter.convert_all(kind, collection, &mut list.objects, true).await?;
+                ReplyContent::List(list)
+            }
+            ReplyContent::Object(ReplyObject::Stored(stored, revision)) => {
+                let converted = converter.convert(kind, collection, stored).await?;
+                ReplyContent::Object(ReplyObject::Stored(converted, revision))
+            }
+            ReplyContent::Object(ReplyObject::Unstored(value)) => {
+                let value = match kind.version.custom() {
+                    Some(version) => converter.convert_value(kind, version, value).await?,
+                    None => value,
+                };
+                ReplyContent::Object(ReplyObject::Unstored(value))
+            }
+            status @ ReplyContent::Status(_) => status,
+        })
+    }
 }
 
 /// The response of a kind in the representation that was negotiated.

@@ -30,7 +30,7 @@ pub(super) struct StoredDocument<'o> {
 }
 
 impl<'o> StoredDocument<'o> {
-    /// A custom object in a version of its definition, as it is but for `apiVersion`. None if it does not begin with that.
+    /// A custom object in a version of its CRD, as it is but for `apiVersion`. None if it does not begin with that.
     fn in_version(stored: &'o Stored, revision: Revision, version: &'o CustomVersion) -> Option<StoredDocument<'o>> {
         let found = stored.leading_api_version()?;
         let api_version = Some(&*version.api_version).filter(|wanted| *wanted != found);
@@ -53,7 +53,7 @@ impl<'o> StoredDocument<'o> {
 
 impl<'o> ServedObject<'o> {
     /// A stored custom object in the version of a kind. It is parsed only if the schemas may have changed since it was
-    /// stored, and that is found out once for each version of a definition.
+    /// stored, and that is found out once for each version of a CRD.
     pub(super) fn of_custom(
         kind: &'o ServedKind,
         version: &'o CustomVersion,

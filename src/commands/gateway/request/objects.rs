@@ -14,7 +14,8 @@ use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 use crate::process::with_deadline;
-use crate::rest::{ApiRequest, MAX_BODY_BYTES};
+use crate::resources::MAX_BODY_BYTES;
+use crate::rest::ApiRequest;
 
 /// The response to a request for objects.
 ///

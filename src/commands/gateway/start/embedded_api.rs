@@ -15,10 +15,11 @@ use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, HelpTopic, Problem, Published, ShutdownPhase};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::{ApiServer, CrdController, WebhookClient, WebhookThread, create_initial_objects};
+use crate::rest::{ApiServer, CrdController, create_initial_objects};
 use crate::route::RouteTable;
 use crate::storage::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
+use crate::webhook_client::{WebhookClient, WebhookThread};
 
 /// Interval of dropping history that is too old.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
@@ -168,7 +169,7 @@ fn count_storage(
             revision: monitor.revision(),
             compacted: monitor.compacted(),
             refusal: monitor.refusal().map(|error| error.to_string()),
-            unenforced_definitions: api.unenforced_definitions(),
+            unenforced_definitions: api.unenforced_crds(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
         }
     });

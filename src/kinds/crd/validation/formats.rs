@@ -3,7 +3,7 @@
 use super::hoisted::HoistedSpec;
 use crate::schema::is_text_format;
 
-/// The formats in the schemas of a definition that validation ignores.
+/// The formats in the schemas of a CRD that validation ignores.
 pub(super) fn unrecognized_formats(spec: &HoistedSpec<'_>) -> Vec<String> {
     let mut found = Vec::new();
     spec.any_schema(|schema| {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::kinds::validation::NULL;
-use crate::resources::custom::DefinitionNames;
+use crate::resources::custom::CrdNames;
 use crate::schema::props::{JsonSchemaProps, go_json};
 
 /// The specification of a CustomResourceDefinition in the form that is validated.
@@ -14,7 +14,7 @@ pub(super) struct HoistedSpec<'v> {
     pub(super) group: String,
     /// Name of the first version.
     pub(super) version: String,
-    pub(super) names: DefinitionNames,
+    pub(super) names: CrdNames,
     pub(super) scope: String,
     /// The schema of all versions.
     pub(super) validation: Option<VersionSchemaField>,
@@ -29,7 +29,7 @@ pub(super) struct HoistedSpec<'v> {
     written_versions: &'v Value,
 }
 
-/// A schema of a definition.
+/// A schema of a CRD.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CrdSchema<'v> {
     pub(super) props: &'v JsonSchemaProps,
@@ -42,14 +42,14 @@ pub(super) struct CrdSchema<'v> {
 #[serde(default, rename_all = "camelCase")]
 struct WrittenSpec {
     group: String,
-    names: DefinitionNames,
+    names: CrdNames,
     scope: String,
     versions: Option<Vec<HoistedVersion>>,
     conversion: Option<ConversionField>,
     preserve_unknown_fields: bool,
 }
 
-/// A version of a definition, without what all versions have in common.
+/// A version of a CRD, without what all versions have in common.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, rename_all(deserialize = "camelCase", serialize = "PascalCase"))]
 pub(super) struct HoistedVersion {
@@ -223,20 +223,20 @@ impl<'v> HoistedSpec<'v> {
     }
 
     /// The schema of all versions, as it is written.
-    pub(super) fn common_definition_schema(&self) -> Option<CrdSchema<'_>> {
+    pub(super) fn common_crd_schema(&self) -> Option<CrdSchema<'_>> {
         Some(CrdSchema { props: self.common_schema()?, written: self.written_schema(0) })
     }
 
     /// The schema of one version, as it is written.
-    pub(super) fn definition_schema(&self, index: usize) -> Option<CrdSchema<'_>> {
+    pub(super) fn crd_schema(&self, index: usize) -> Option<CrdSchema<'_>> {
         let props = self.versions().get(index)?.own_schema()?;
         Some(CrdSchema { props, written: self.written_schema(index) })
     }
 
     /// All schemas: that of all versions, then those of single versions.
     pub(super) fn schemas(&self) -> impl Iterator<Item = CrdSchema<'_>> {
-        let of_versions = (0..self.versions().len()).filter_map(|index| self.definition_schema(index));
-        self.common_definition_schema().into_iter().chain(of_versions)
+        let of_versions = (0..self.versions().len()).filter_map(|index| self.crd_schema(index));
+        self.common_crd_schema().into_iter().chain(of_versions)
     }
 
     fn written_schema(&self, index: usize) -> &Value {

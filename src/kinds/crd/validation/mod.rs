@@ -31,7 +31,7 @@ use crate::kubeapi::GoQuoted;
 use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::kubeapi::names::NameRule;
 use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
-use crate::resources::custom::DefinitionNames;
+use crate::resources::custom::CrdNames;
 use crate::resources::custom::api_approval::{APPROVAL_ANNOTATION, ApprovalState, approval_state, is_protected_group};
 
 /// The errors of a CustomResourceDefinition.
@@ -76,7 +76,7 @@ pub(in crate::kinds) fn validate_crd(input: &ValidationInput<'_>) -> FieldErrors
     errors
 }
 
-/// The errors of the metadata of a new definition, whose name is that of the resource and the group.
+/// The errors of the metadata of a new CRD, whose name is that of the resource and the group.
 fn new_metadata_errors(input: &ValidationInput<'_>, spec: &HoistedSpec<'_>) -> FieldErrors {
     let meta = input.metadata();
     let errors = validate_object_meta(meta, false, NameRule::DnsSubdomain, &METADATA);
@@ -104,7 +104,7 @@ fn is_established(status: &Value) -> bool {
 /// The errors of the names in the status.
 fn accepted_name_errors(input: &ValidationInput<'_>) -> FieldErrors {
     let status = FieldPath::root("status");
-    let names = Option::<DefinitionNames>::deserialize(&input.field("status")["acceptedNames"]);
+    let names = Option::<CrdNames>::deserialize(&input.field("status")["acceptedNames"]);
     name_errors(&names.ok().flatten().unwrap_or_default(), &status.child("acceptedNames"))
 }
 

@@ -2,10 +2,10 @@
 
 use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::kubeapi::names::check_dns1035_label;
-use crate::resources::custom::DefinitionNames;
+use crate::resources::custom::CrdNames;
 
 /// The errors of names that are required in the specification.
-pub(super) fn missing_name_errors(names: &DefinitionNames, path: &FieldPath<'_>) -> FieldErrors {
+pub(super) fn missing_name_errors(names: &CrdNames, path: &FieldPath<'_>) -> FieldErrors {
     let all = [
         ("plural", &names.plural),
         ("singular", &names.singular),
@@ -17,7 +17,7 @@ pub(super) fn missing_name_errors(names: &DefinitionNames, path: &FieldPath<'_>)
 }
 
 /// The errors of names, in the specification or in the status (`ValidateCustomResourceDefinitionNames`).
-pub(super) fn name_errors(names: &DefinitionNames, path: &FieldPath<'_>) -> FieldErrors {
+pub(super) fn name_errors(names: &CrdNames, path: &FieldPath<'_>) -> FieldErrors {
     let mut errors = FieldErrors::new();
     let mut check = |path: FieldPath<'_>, name: &str, label: &str, prefix: &str| {
         let sentences = check_dns1035_label(label);

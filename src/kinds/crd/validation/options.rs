@@ -1,4 +1,4 @@
-//! Which rules hold for a definition.
+//! Which rules hold for a CRD.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ pub(super) struct ValidationRules {
     pub(super) crowded_versions: HashSet<String>,
 }
 
-/// What the schemas of one definition may take together.
+/// What the schemas of one CRD may take together.
 pub(super) struct CrdBudget<'b> {
     pub(super) patterns: PatternBudget,
     /// Of the validation of defaults.
@@ -33,7 +33,7 @@ pub(super) struct CrdBudget<'b> {
 }
 
 impl ValidationRules {
-    /// The rules for a new definition.
+    /// The rules for a new CRD.
     pub(super) fn for_new() -> ValidationRules {
         ValidationRules {
             requires_review_version: true,
@@ -44,7 +44,7 @@ impl ValidationRules {
             requires_pruned_defaults: true,
             requires_atomic_sets: true,
             requires_map_list_rules: true,
-            // It is not used before the definition is established.
+            // It is not used before the CRD is established.
             allows_invalid_ca_bundle: true,
             crowded_versions: HashSet::new(),
         }

@@ -1,4 +1,4 @@
-//! Rules for a definition that replaces another: it may keep the defects that the replaced one has.
+//! Rules for a CRD that replaces another: it may keep the defects that the replaced one has.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
 use crate::schema::structural::{conversion_error, validate_structural};
 
-/// The rules for a definition that replaces `old`.
+/// The rules for a CRD that replaces `old`.
 pub(super) fn rules_for_replacement(
     spec: &HoistedSpec<'_>,
     old: &HoistedSpec<'_>,

@@ -1,4 +1,4 @@
-//! Rules in CEL (`x-kubernetes-validations`). Their expressions are not examined, and not enforced: a definition that adds
+//! Rules in CEL (`x-kubernetes-validations`). Their expressions are not examined, and not enforced: a CRD that adds
 //! one is refused, unless `--allow-unenforced-rules` is given.
 
 use std::cell::OnceCell;
@@ -15,7 +15,7 @@ const WHY_REFUSED: &str = "validation rules are not enforced by this server; the
 /// Rules that are named, at most.
 const MAX_REPORTED: usize = 10;
 
-/// Rules of a definition.
+/// Rules of a CRD.
 struct FoundRules {
     /// Paths of the first of them.
     paths: Vec<String>,
@@ -68,7 +68,7 @@ impl FoundRules {
     }
 }
 
-/// The errors of rules that the definition adds.
+/// The errors of rules that the CRD adds.
 pub(super) fn unenforced_rule_errors(spec: &HoistedSpec<'_>, old: Option<&HoistedSpec<'_>>) -> Vec<FieldError> {
     let mut stored = HashSet::new();
     if let Some(old) = old {

@@ -153,7 +153,7 @@ fn version_errors(
     let warning = version.deprecation_warning.as_deref();
     errors.extend(deprecation_warning_errors(version.deprecated, warning, &path.child("deprecationWarning")));
     let has_status = statuses.get(&*version.name).copied().unwrap_or_default();
-    let schema = spec.definition_schema(index);
+    let schema = spec.crd_schema(index);
     let schema_path = path.child("schema");
     errors.append(schema_errors(schema, has_status, rules, requires_structural, budget, &schema_path));
     errors.extend(subresource_errors(version.subresources.as_ref(), &path.child("subresources")));
@@ -202,7 +202,7 @@ fn common_field_errors(
 ) -> FieldErrors {
     let has_status = has_status(spec.subresources.as_ref())
         || spec.versions().iter().any(|version| has_status(version.subresources.as_ref()));
-    let schema = spec.common_definition_schema();
+    let schema = spec.common_crd_schema();
     let mut errors = schema_errors(schema, has_status, rules, requires_structural, budget, &SPEC.child("validation"));
     errors.extend(subresource_errors(spec.subresources.as_ref(), &SPEC.child("subresources")));
     errors.append(column_errors(&spec.additional_printer_columns, &SPEC.child("additionalPrinterColumns")));

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::cache::ConversionGuard;
+use super::schema_work;
 use super::webhook::{ConversionWebhooks, WebhookResource};
 use super::{MAX_CONVERTED_BYTES, prune_converted, too_large_list};
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kinds::custom_resource;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::{json_size, write_stored_json};
 use crate::resources::ServedKind;
-use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
-use crate::rest::schema_work;
 use crate::storage::KeyValue;
 use crate::watch_cache::{ResourceCollection, Stored};
 

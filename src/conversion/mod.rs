@@ -8,7 +8,10 @@ mod batch;
 mod cache;
 mod metadata;
 mod review;
+/// Schemas of custom resources: compiled on compute threads, and not used twice for one object.
+pub mod schema_work;
 mod selection;
+mod stored_object;
 mod webhook;
 
 use std::sync::Arc;
@@ -17,13 +20,13 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub use self::stored_object::stored_object;
+
 use self::batch::{ConversionBatch, MAX_CONCURRENT_BATCHES, PendingConversion, split_batches};
 use self::cache::{CacheLookup, ConversionCache, ConversionKey};
+use self::stored_object::parse_stored_object;
 use self::webhook::{ConversionWebhooks, WebhookResource};
-use super::compute::{MAX_INLINE_BYTES, map_size, run_sized, value_size};
-use super::representation::{ReplyContent, ReplyObject};
-use super::webhook_client::WebhookClient;
-use super::{parse_stored_object, schema_work};
+use crate::compute::{MAX_INLINE_BYTES, map_size, run_sized, value_size};
 use crate::kinds::custom_resource;
 use crate::kinds::custom_resource::MalformedFields;
 use crate::kubeapi::Status;
@@ -32,13 +35,14 @@ use crate::observe::metrics::ConversionMetrics;
 use crate::resources::custom::CustomVersion;
 use crate::resources::{Resource, ServedKind};
 use crate::watch_cache::{ResourceCollection, Stored, WatchEvent};
+use crate::webhook_client::WebhookClient;
 
 /// Bytes of the objects that one request converts at most. They are in memory until they are sent.
 const MAX_CONVERTED_BYTES: usize = 128 << 20;
 
 /// Converts objects between versions by webhooks. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct ObjectConverter(Option<Arc<SharedConverter>>);
+pub struct ObjectConverter(Option<Arc<SharedConverter>>);
 
 struct SharedConverter {
     webhooks: ConversionWebhooks,
@@ -46,7 +50,7 @@ struct SharedConverter {
 }
 
 /// Whether a webhook converts objects of the kind.
-pub(super) fn has_webhook(kind: &ServedKind) -> bool {
+pub fn has_webhook(kind: &ServedKind) -> bool {
     WebhookResource::of(&kind.resource).is_some()
 }
 
@@ -60,7 +64,7 @@ fn converted_storage_version(kind: &ServedKind) -> Option<&Arc<CustomVersion>> {
 ///
 /// # Errors
 /// Those of [`custom_resource::convert_to_stored`].
-pub(super) fn local_bytes(kind: &ServedKind, object: &Map<String, Value>) -> Result<Option<Vec<u8>>, Status> {
+pub fn local_bytes(kind: &ServedKind, object: &Map<String, Value>) -> Result<Option<Vec<u8>>, Status> {
     match converted_storage_version(kind) {
         Some(_) => Ok(None),
         None => local_stored_bytes(&kind.resource, object).map(Some),
@@ -73,7 +77,7 @@ fn local_stored_bytes(resource: &Resource, object: &Map<String, Value>) -> Resul
 
 impl ObjectConverter {
     /// A converter that calls webhooks.
-    pub(super) fn new(client: WebhookClient, metrics: Arc<ConversionMetrics>) -> ObjectConverter {
+    pub fn new(client: WebhookClient, metrics: Arc<ConversionMetrics>) -> ObjectConverter {
         let webhooks = ConversionWebhooks { client, metrics };
         ObjectConverter(Some(Arc::new(SharedConverter { webhooks, cache: Arc::default() })))
     }
@@ -82,7 +86,7 @@ impl ObjectConverter {
     ///
     /// # Errors
     /// 500 with upstream's text.
-    async fn convert(
+    pub async fn convert(
         &self,
         kind: &ServedKind,
         collection: &ResourceCollection,
@@ -101,7 +105,7 @@ impl ObjectConverter {
     ///
     /// # Errors
     /// 500 with upstream's text, and for a value that cannot be read.
-    pub(super) async fn served_object(
+    pub async fn served_object(
         &self,
         kind: &ServedKind,
         collection: &ResourceCollection,
@@ -117,44 +121,11 @@ impl ObjectConverter {
         .await?
     }
 
-    /// Converts what a request is answered with.
-    ///
-    /// # Errors
-    /// 500 with upstream's text. A list fails as a whole.
-    pub(super) async fn convert_reply(
-        &self,
-        kind: &ServedKind,
-        collection: &ResourceCollection,
-        content: ReplyContent,
-    ) -> Result<ReplyContent, Status> {
-        if !has_webhook(kind) {
-            return Ok(content);
-        }
-        Ok(match content {
-            ReplyContent::List(mut list) => {
-                self.convert_all(kind, collection, &mut list.objects, true).await?;
-                ReplyContent::List(list)
-            }
-            ReplyContent::Object(ReplyObject::Stored(stored, revision)) => {
-                let converted = self.convert(kind, collection, stored).await?;
-                ReplyContent::Object(ReplyObject::Stored(converted, revision))
-            }
-            ReplyContent::Object(ReplyObject::Unstored(value)) => {
-                let value = match kind.version.custom() {
-                    Some(version) => self.convert_value(kind, version, value).await?,
-                    None => value,
-                };
-                ReplyContent::Object(ReplyObject::Unstored(value))
-            }
-            status @ ReplyContent::Status(_) => status,
-        })
-    }
-
     /// Converts the objects of events.
     ///
     /// # Errors
     /// 500 with upstream's text.
-    pub(super) async fn convert_events(
+    pub async fn convert_events(
         &self,
         kind: &ServedKind,
         collection: &ResourceCollection,
@@ -172,11 +143,7 @@ impl ObjectConverter {
     ///
     /// # Errors
     /// 500 with upstream's text.
-    pub(super) async fn stored_bytes(
-        &self,
-        kind: &ServedKind,
-        object: Arc<Map<String, Value>>,
-    ) -> Result<Vec<u8>, Status> {
+    pub async fn stored_bytes(&self, kind: &ServedKind, object: Arc<Map<String, Value>>) -> Result<Vec<u8>, Status> {
         let size = map_size(&object);
         let Some(version) = converted_storage_version(kind) else {
             let resource = kind.resource.clone();
@@ -198,18 +165,14 @@ impl ObjectConverter {
         run_sized(value_size(&value), move || write(&value)).await?
     }
 
-    /// What a dry run is answered with: the object as it would be read after it was stored (`DryRunnableStorage.copyInto`
-    /// in `k8s.io/apiserver/pkg/registry/generic/registry/dryrun.go`), with the resourceVersion that it has.
+    /// The object of a dry run as it would be read after it was stored (`DryRunnableStorage.copyInto` in
+    /// `k8s.io/apiserver/pkg/registry/generic/registry/dryrun.go`), with the resourceVersion that it has.
     ///
     /// # Errors
     /// 500 with upstream's text.
-    pub(super) async fn unstored_reply(
-        &self,
-        kind: &ServedKind,
-        object: Arc<Map<String, Value>>,
-    ) -> Result<ReplyObject, Status> {
+    pub async fn dry_run_object(&self, kind: &ServedKind, object: Arc<Map<String, Value>>) -> Result<Value, Status> {
         let Some(version) = kind.version.custom() else {
-            return Ok(ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(object))));
+            return Ok(Value::Object(Arc::unwrap_or_clone(object)));
         };
         let stored = self.stored_bytes(kind, object.clone()).await?;
         let is_converted = has_webhook(kind);
@@ -233,11 +196,14 @@ impl ObjectConverter {
         if let (Some(resource_version), Some(metadata)) = (resource_version, value.get_mut("metadata")) {
             metadata["resourceVersion"] = resource_version.clone();
         }
-        Ok(ReplyObject::Unstored(value))
+        Ok(value)
     }
 
     /// Converts a value by the webhook, unless it is in the version already.
-    async fn convert_value(
+    ///
+    /// # Errors
+    /// 500 with upstream's text.
+    pub async fn convert_value(
         &self,
         kind: &ServedKind,
         version: &Arc<CustomVersion>,
@@ -257,7 +223,10 @@ impl ObjectConverter {
     }
 
     /// Converts stored objects in their places: those in another version, by as few calls as the limits allow.
-    async fn convert_all(
+    ///
+    /// # Errors
+    /// 500 with upstream's text.
+    pub async fn convert_all(
         &self,
         kind: &ServedKind,
         collection: &ResourceCollection,

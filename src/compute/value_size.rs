@@ -8,14 +8,14 @@ use super::MAX_INLINE_BYTES;
 const VALUE_BYTES: usize = 16;
 
 /// Size of a value in bytes, roughly. Counted up to a little more than [`MAX_INLINE_BYTES`], so that it costs little.
-pub(in crate::rest) fn value_size(value: &Value) -> usize {
+pub fn value_size(value: &Value) -> usize {
     let mut size = 0;
     add_value(&mut size, value);
     size
 }
 
 /// As [`value_size`], of an object.
-pub(in crate::rest) fn map_size(object: &Map<String, Value>) -> usize {
+pub fn map_size(object: &Map<String, Value>) -> usize {
     let mut size = 0;
     add_map(&mut size, object);
     size

@@ -9,7 +9,7 @@ use super::metadata::restore_metadata;
 use crate::kubeapi::GoQuoted;
 use crate::kubeapi::json::write_json;
 use crate::observe::metrics::ConversionFailure;
-use crate::rest::MAX_BODY_BYTES;
+use crate::resources::MAX_BODY_BYTES;
 
 const GROUP: &str = "apiextensions.k8s.io";
 

@@ -33,10 +33,11 @@ struct WebhookCall {
 
 /// Limits of one call.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rest) struct CallLimits {
-    pub(in crate::rest) timeout: Duration,
+pub struct CallLimits {
+    /// Time from the call to the end of the response.
+    pub timeout: Duration,
     /// Largest body of a response in bytes.
-    pub(in crate::rest) response_bytes: usize,
+    pub response_bytes: usize,
 }
 
 impl WebhookClient {
@@ -50,7 +51,7 @@ impl WebhookClient {
     ///
     /// # Errors
     /// There is no response of a 2xx code within the time and size; with the text of Go's HTTP client or of client-go.
-    pub(in crate::rest) async fn post(
+    pub async fn post(
         &self,
         config: &Arc<WebhookClientConfig>,
         body: Bytes,

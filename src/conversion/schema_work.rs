@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::compute::{MAX_INLINE_BYTES, map_size, run_for_server};
+use crate::compute::{MAX_INLINE_BYTES, map_size, run_for_server};
 use crate::kinds::crd::is_crd;
 use crate::kinds::custom_resource::{convert_from_stored, refresh};
 use crate::kubeapi::Status;
@@ -18,7 +18,7 @@ use crate::watch_cache::Stored;
 ///
 /// # Errors
 /// 500 if a schema cannot be compiled.
-pub(super) async fn compile_schemas(kind: &ServedKind) -> Result<Vec<Arc<Schema>>, Status> {
+pub async fn compile_schemas(kind: &ServedKind) -> Result<Vec<Arc<Schema>>, Status> {
     let (Some(resource), Some(version)) = (&kind.resource.custom, kind.version.custom()) else { return Ok(Vec::new()) };
     let storage = kind.resource.storage.as_ref().and_then(|(_, name)| resource.version(name));
     let mut schemas = Vec::new();
@@ -36,24 +36,24 @@ pub(super) async fn compile_schemas(kind: &ServedKind) -> Result<Vec<Arc<Schema>
 }
 
 /// Whether a small object of a kind may need many steps: one that a schema validates, or a schema.
-pub(super) fn has_schema_work(kind: &ServedKind) -> bool {
+pub fn has_schema_work(kind: &ServedKind) -> bool {
     kind.resource.custom.is_some() || is_crd(&kind.resource)
 }
 
 /// Whether a stored object is sent in the version of a kind without its schemas: they are known to change nothing.
-pub(super) fn is_sent_as_stored(kind: &ServedKind, stored: &Stored) -> bool {
+pub fn is_sent_as_stored(kind: &ServedKind, stored: &Stored) -> bool {
     kind.version.custom().is_none_or(|version| stored.schema_checks().result(version.id()) == Some(true))
 }
 
 /// How much work it is to read or send a stored object in the version of a kind, in bytes. More than is done on a worker
 /// thread if schemas are needed: they may have to be compiled, and may add large defaults to a small object.
-pub(super) fn stored_work(kind: &ServedKind, stored: &Stored) -> usize {
+pub fn stored_work(kind: &ServedKind, stored: &Stored) -> usize {
     let size = stored.bytes().len();
     if is_sent_as_stored(kind, stored) { size } else { size + MAX_INLINE_BYTES + 1 }
 }
 
 /// 500 for a stored object that cannot be sent because its schema has large defaults.
-pub(super) fn defaults_status(stored: &Stored, error: DefaultsTooLarge) -> Status {
+pub fn defaults_status(stored: &Stored, error: DefaultsTooLarge) -> Status {
     Status::internal_error(format_args!(
         "{} cannot be sent: {error}, the most that an object may have; shorten the defaults in the CustomResourceDefinition",
         stored.key()
@@ -64,11 +64,7 @@ pub(super) fn defaults_status(stored: &Stored, error: DefaultsTooLarge) -> Statu
 ///
 /// # Errors
 /// 500 if the schemas add too much.
-pub(super) fn convert_stored(
-    kind: &ServedKind,
-    stored: &Stored,
-    object: &mut Map<String, Value>,
-) -> Result<(), Status> {
+pub fn convert_stored(kind: &ServedKind, stored: &Stored, object: &mut Map<String, Value>) -> Result<(), Status> {
     let Some(version) = kind.version.custom() else { return Ok(()) };
     if is_sent_as_stored(kind, stored) {
         object.insert("apiVersion".to_owned(), json!(version.api_version));
@@ -79,7 +75,7 @@ pub(super) fn convert_stored(
 
 /// Whether an object that is to be stored in the version of the request can be sent as it is. None if that is found out when
 /// it is first read: it is large, or in another version.
-pub(super) fn is_complete(kind: &ServedKind, object: &Map<String, Value>) -> Option<bool> {
+pub fn is_complete(kind: &ServedKind, object: &Map<String, Value>) -> Option<bool> {
     let version = kind.version.custom()?;
     let is_storage = kind.resource.storage.as_ref().is_some_and(|(_, storage)| *storage == kind.version.version);
     if !is_storage || map_size(object) > MAX_INLINE_BYTES {
@@ -90,7 +86,7 @@ pub(super) fn is_complete(kind: &ServedKind, object: &Map<String, Value>) -> Opt
 }
 
 /// Records what [`is_complete`] found of an object that was stored meanwhile.
-pub(super) fn record_completeness(kind: &ServedKind, stored: &Stored, is_complete: Option<bool>) {
+pub fn record_completeness(kind: &ServedKind, stored: &Stored, is_complete: Option<bool>) {
     if let (Some(version), Some(is_complete)) = (kind.version.custom(), is_complete) {
         stored.schema_checks().record(version.id(), is_complete);
     }

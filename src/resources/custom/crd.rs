@@ -13,20 +13,20 @@ use crate::watch_cache::Stored;
 
 /// A CustomResourceDefinition.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Definition {
+pub struct Crd {
     /// Metadata.
-    pub metadata: DefinitionMetadata,
+    pub metadata: CrdMetadata,
     /// What its author wants.
-    pub spec: DefinitionSpec,
+    pub spec: CrdSpec,
     /// What the server made of it.
     #[serde(default)]
-    pub status: DefinitionStatus,
+    pub status: CrdStatus,
 }
 
-/// Metadata of a definition.
+/// Metadata of a CRD.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct DefinitionMetadata {
+pub struct CrdMetadata {
     /// Plural name and group.
     pub name: String,
     /// The uid.
@@ -41,22 +41,22 @@ pub struct DefinitionMetadata {
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
-/// Specification of a definition.
+/// Specification of a CRD.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct DefinitionSpec {
+pub struct CrdSpec {
     /// API group.
     pub group: String,
     /// Names that the author wants.
-    pub names: DefinitionNames,
+    pub names: CrdNames,
     /// `Namespaced` or `Cluster`.
     #[serde(default)]
     pub scope: String,
     /// Versions, in the order of the author.
     #[serde(default)]
-    pub versions: Vec<DefinitionVersion>,
+    pub versions: Vec<CrdVersion>,
     /// How objects are converted between versions.
-    pub conversion: Option<DefinitionConversion>,
+    pub conversion: Option<CrdConversion>,
     /// A relic of v1beta1: unknown fields are kept everywhere.
     #[serde(default)]
     pub preserve_unknown_fields: bool,
@@ -65,7 +65,7 @@ pub struct DefinitionSpec {
 /// Names of a custom resource.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
-pub struct DefinitionNames {
+pub struct CrdNames {
     /// Name in paths.
     pub plural: String,
     /// Singular name.
@@ -87,7 +87,7 @@ pub struct DefinitionNames {
 /// A version of a custom resource.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct DefinitionVersion {
+pub struct CrdVersion {
     /// Name of the version.
     pub name: String,
     /// Whether the version is served.
@@ -105,14 +105,14 @@ pub struct DefinitionVersion {
     #[serde(default, deserialize_with = "schema_hash", rename = "schema")]
     pub schema_hash: u64,
     /// Subresources.
-    pub subresources: Option<DefinitionSubresources>,
+    pub subresources: Option<CrdSubresources>,
     /// Columns of a Table.
     pub additional_printer_columns: Option<Vec<PrinterColumn>>,
     /// Fields that field selectors may name.
     pub selectable_fields: Option<Vec<SelectableField>>,
 }
 
-/// The hash of a value that is read elsewhere, so that a change of it is a change of the definition.
+/// The hash of a value that is read elsewhere, so that a change of it is a change of the CRD.
 fn schema_hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = Box::<RawValue>::deserialize(deserializer)?;
     let mut hasher = DefaultHasher::new();
@@ -122,7 +122,7 @@ fn schema_hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Err
 
 /// Subresources of a version.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct DefinitionSubresources {
+pub struct CrdSubresources {
     /// Present if there is a subresource `status`.
     pub status: Option<IgnoredAny>,
     /// Present if there is a subresource `scale`.
@@ -170,17 +170,17 @@ pub struct SelectableField {
 
 /// How objects are converted between versions.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct DefinitionConversion {
+pub struct CrdConversion {
     /// `None` or `Webhook`.
     pub strategy: String,
     /// The webhook of the strategy `Webhook`.
-    pub webhook: Option<DefinitionWebhook>,
+    pub webhook: Option<CrdWebhook>,
 }
 
 /// The webhook that converts objects.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct DefinitionWebhook {
+pub struct CrdWebhook {
     /// How it is reached.
     pub client_config: Option<WebhookClientConfig>,
     /// Versions of `ConversionReview` that it knows, the preferred one first.
@@ -188,22 +188,22 @@ pub struct DefinitionWebhook {
     pub conversion_review_versions: Vec<String>,
 }
 
-/// Status of a definition.
+/// Status of a CRD.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct DefinitionStatus {
+pub struct CrdStatus {
     /// Conditions.
-    pub conditions: Option<Vec<DefinitionCondition>>,
+    pub conditions: Option<Vec<CrdCondition>>,
     /// Names that the resource has.
-    pub accepted_names: DefinitionNames,
+    pub accepted_names: CrdNames,
     /// Versions in which objects may be stored.
     pub stored_versions: Option<Vec<String>>,
 }
 
-/// A condition of a definition.
+/// A condition of a CRD.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct DefinitionCondition {
+pub struct CrdCondition {
     /// Type, such as `Established`.
     #[serde(rename = "type")]
     pub condition_type: String,
@@ -223,12 +223,12 @@ pub struct DefinitionCondition {
     pub observed_generation: Option<i64>,
 }
 
-impl Definition {
-    /// Reads a stored definition.
+impl Crd {
+    /// Reads a stored CRD.
     ///
     /// # Errors
-    /// The stored value is no definition.
-    pub fn read(stored: &Stored) -> Result<Definition, serde_json::Error> {
+    /// The stored value is no CRD.
+    pub fn read(stored: &Stored) -> Result<Crd, serde_json::Error> {
         serde_json::from_slice(stored.bytes())
     }
 
@@ -248,7 +248,7 @@ impl Definition {
     }
 
     /// Finds a condition.
-    pub fn condition(&self, condition_type: &str) -> Option<&DefinitionCondition> {
+    pub fn condition(&self, condition_type: &str) -> Option<&CrdCondition> {
         self.status.conditions.iter().flatten().find(|condition| condition.condition_type == condition_type)
     }
 }

@@ -18,7 +18,7 @@ const OVERHEAD_BYTES: usize = 1024;
 /// An object in a version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ConversionKey {
-    /// Identifies the version of one generation of one definition.
+    /// Identifies the version of one generation of one CRD.
     pub(super) version: u64,
     pub(super) key: Key,
     pub(super) revision: Revision,

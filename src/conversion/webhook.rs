@@ -7,13 +7,13 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::review::{ConversionOriginal, ConversionReview, ConversionReviewVersion, FailedConversion};
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kubeapi::Status;
 use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
+use crate::resources::MAX_BODY_BYTES;
 use crate::resources::Resource;
 use crate::resources::custom::{CustomResource, WebhookConversion};
-use crate::rest::MAX_BODY_BYTES;
-use crate::rest::compute::{MAX_INLINE_BYTES, run_sized};
-use crate::rest::webhook_client::{CallLimits, WebhookClient};
+use crate::webhook_client::{CallLimits, WebhookClient};
 
 /// How many times as large as the request a response may be.
 const RESPONSE_FACTOR: usize = 4;
@@ -77,9 +77,9 @@ impl ConversionWebhooks {
         let result = self.call(of, review, (objects, size), keep).await;
         let name = |api_version: &'_ str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
         let outcome = result.as_ref().map(|_| ()).map_err(|failed| failed.failure);
-        self.metrics.record(&of.custom.definition, (&name(&found), &name(desired)), began.elapsed(), outcome);
+        self.metrics.record(&of.custom.crd_name, (&name(&found), &name(desired)), began.elapsed(), outcome);
         result.map_err(|FailedConversion { text, .. }| {
-            tracing::warn!(definition = %of.custom.definition, "custom objects cannot be converted: {text}");
+            tracing::warn!(definition = %of.custom.crd_name, "custom objects cannot be converted: {text}");
             failed(text)
         })
     }

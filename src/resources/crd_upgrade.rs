@@ -21,9 +21,9 @@ const VERSION_FIELDS: [(&str, &str); 4] = [
     ("selectableFields", "selectableFields"),
 ];
 
-/// The bytes of a definition in v1, if they are stored as v1beta1. None if they are not, or cannot be read: the reason is
-/// found when the definition is read.
-pub fn upgrade_stored_definition(stored: &Bytes) -> Option<Bytes> {
+/// The bytes of a CRD in v1, if they are stored as v1beta1. None if they are not, or cannot be read: the reason is
+/// found when the CRD is read.
+pub fn upgrade_stored_crd(stored: &Bytes) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct ObjectType<'s> {
         #[serde(borrow, rename = "apiVersion")]
@@ -33,30 +33,30 @@ pub fn upgrade_stored_definition(stored: &Bytes) -> Option<Bytes> {
     if found.api_version != V1BETA1 {
         return None;
     }
-    match definition_as_v1(serde_json::from_slice(stored).ok()?) {
+    match crd_as_v1(serde_json::from_slice(stored).ok()?) {
         Ok(Value::Object(object)) => Some(write_stored_json(&object).bytes.into()),
         _ => None,
     }
 }
 
-/// A stored definition in v1 with defaults.
+/// A stored CRD in v1 with defaults.
 ///
 /// # Errors
 /// A field has the wrong type.
-pub fn definition_as_v1(mut definition: Value) -> Result<Value, NormalizeError> {
-    if definition["apiVersion"] == V1BETA1 {
-        definition["apiVersion"] = json!(V1);
-        if let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) {
+pub fn crd_as_v1(mut crd: Value) -> Result<Value, NormalizeError> {
+    if crd["apiVersion"] == V1BETA1 {
+        crd["apiVersion"] = json!(V1);
+        if let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut) {
             convert_spec(spec);
         }
     }
     let kinds = builtin_kinds();
     let kind = kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
     if let Some(message) = kind.and_then(|kind| kind.version.message()) {
-        normalize(&kinds.messages, message, &mut definition)?;
-        set_defaults(&kinds.messages, message, &mut definition);
+        normalize(&kinds.messages, message, &mut crd)?;
+        set_defaults(&kinds.messages, message, &mut crd);
     }
-    Ok(definition)
+    Ok(crd)
 }
 
 /// Changes a specification with its defaults to v1.

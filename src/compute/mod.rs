@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-pub(super) use self::queue::{ComputeQueue, WorkOwner};
-pub(super) use self::value_size::{map_size, value_size};
+pub use self::queue::{ComputeQueue, WorkOwner};
+pub use self::value_size::{map_size, value_size};
 
 use self::queue::WorkRank;
 use crate::kubeapi::{RetryAfter, Status};
@@ -21,7 +21,7 @@ use crate::observe::metrics::{ComputeMetrics, ComputeRefusal};
 use crate::schema::StepBudget;
 
 /// Size of the input in bytes up to which it is processed on the worker thread, in less than a millisecond.
-pub(super) const MAX_INLINE_BYTES: usize = 64 << 10;
+pub const MAX_INLINE_BYTES: usize = 64 << 10;
 
 /// Time on compute threads after which the work of one request gives up, where it can be long.
 const MAX_WORK: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ tokio::task_local! {
 
 /// Whose work it is, and until when. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct ComputeContext {
+pub struct ComputeContext {
     queue: ComputeQueue,
     owner: WorkOwner,
     request: Arc<RequestWork>,
@@ -65,7 +65,7 @@ struct RequestWork {
 }
 
 /// The limits of work that runs.
-pub(super) struct WorkLimit {
+pub struct WorkLimit {
     request: Arc<RequestWork>,
     began: Instant,
     /// Steps that are left.
@@ -77,33 +77,33 @@ pub(super) struct WorkLimit {
 struct WaitGuard<'m>(Option<&'m ComputeMetrics>);
 
 /// Cancels the work of a request when dropped.
-pub(super) struct CancelOnDrop(Arc<RequestWork>);
+pub struct CancelOnDrop(Arc<RequestWork>);
 
 impl ComputeContext {
     /// The work of a request of `owner` until `deadline`.
-    pub(super) fn new(queue: &ComputeQueue, owner: WorkOwner, deadline: Option<Instant>) -> ComputeContext {
+    pub fn new(queue: &ComputeQueue, owner: WorkOwner, deadline: Option<Instant>) -> ComputeContext {
         let request = RequestWork { deadline, ..RequestWork::default() };
         ComputeContext { queue: queue.clone(), owner, request: Arc::new(request) }
     }
 
     /// That of the request that is answered on this task; that of the server if there is none.
-    pub(super) fn current() -> ComputeContext {
+    pub fn current() -> ComputeContext {
         CONTEXT.try_with(ComputeContext::clone).unwrap_or_else(|_| ComputeContext::new(&SERVER_QUEUE, None, None))
     }
 
     /// That of the body of the response, which has no deadline and is never refused.
-    pub(super) fn for_body(&self) -> ComputeContext {
+    pub fn for_body(&self) -> ComputeContext {
         let request = RequestWork { is_body: true, ..RequestWork::default() };
         ComputeContext { request: Arc::new(request), ..self.clone() }
     }
 
     /// Awaits `future`, whose work is that of this request.
-    pub(super) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> {
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> {
         CONTEXT.scope(self.clone(), future)
     }
 
     /// A guard that cancels the work when the request is given up.
-    pub(super) fn cancel_on_drop(&self) -> CancelOnDrop {
+    pub fn cancel_on_drop(&self) -> CancelOnDrop {
         CancelOnDrop(self.request.clone())
     }
 
@@ -161,17 +161,17 @@ impl WorkLimit {
 
     /// The limits of work without a request.
     #[cfg(test)]
-    pub(super) fn for_server() -> WorkLimit {
+    pub fn for_server() -> WorkLimit {
         WorkLimit::new(Arc::default(), MAX_STEPS)
     }
 
     /// Whether steps were refused: the result of the work is none.
-    pub(super) fn is_exhausted(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.is_exhausted.get()
     }
 
     /// Whether nobody waits for the result any more, or the request took too much time on compute threads.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         let spent = Duration::from_micros(self.request.spent.load(Relaxed)) + self.began.elapsed();
         spent > MAX_WORK || self.request.is_unwanted()
     }
@@ -216,7 +216,7 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// 504 for a request whose work took too long.
-pub(super) fn out_of_time() -> Status {
+pub fn out_of_time() -> Status {
     Status::timeout("request did not complete within the allotted timeout")
 }
 
@@ -224,7 +224,7 @@ pub(super) fn out_of_time() -> Status {
 ///
 /// # Errors
 /// 429 if the user has too much work, 504 if the deadline passes before its turn, 500 if the work ends without a result.
-pub(super) async fn run_sized<T: Send + 'static>(
+pub async fn run_sized<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -235,7 +235,7 @@ pub(super) async fn run_sized<T: Send + 'static>(
 ///
 /// # Errors
 /// 500 if the work ends without a result.
-pub(super) async fn run_for_server<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+pub async fn run_for_server<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
     ComputeContext::new(&SERVER_QUEUE, None, None).run(|_| work()).await
 }
 
@@ -243,7 +243,7 @@ pub(super) async fn run_for_server<T: Send + 'static>(work: impl FnOnce() -> T +
 ///
 /// # Errors
 /// As [`run_sized`].
-pub(super) async fn run_limited<T: Send + 'static>(
+pub async fn run_limited<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce(&WorkLimit) -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -258,7 +258,7 @@ pub(super) async fn run_limited<T: Send + 'static>(
 ///
 /// # Errors
 /// As [`run_sized`].
-pub(super) async fn run_counted<T: Send + 'static>(
+pub async fn run_counted<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce(&WorkLimit) -> T + Clone + Send + 'static,
 ) -> Result<T, Status> {

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use super::{ObjectConverter, has_webhook};
 use crate::kubeapi::Status;
 use crate::resources::ServedKind;
-use crate::rest::cache_error;
-use crate::rest::target::ObjectTarget;
 use crate::watch_cache::{
-    ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection, Stored, StoredList, WatchEvent,
+    ContinuePosition, Error, ListQuery, ListRevision, ResourceCollection, Selection, Stored, StoredList, WatchEvent,
     WatchEventKind,
 };
 
@@ -17,19 +15,19 @@ use crate::watch_cache::{
 const MIN_PAGE: usize = 500;
 
 impl ObjectConverter {
-    /// Makes a list or a page of one.
+    /// Makes a list or a page of one. `failed` gives the Status of an error of the collection.
     ///
     /// # Errors
     /// Those of [`ResourceCollection::list`], and 500 with upstream's text for an object that cannot be converted.
-    pub(in crate::rest) async fn list(
+    pub async fn list(
         &self,
-        target: &ObjectTarget<'_>,
+        kind: &ServedKind,
         collection: &ResourceCollection,
         query: &ListQuery,
+        failed: impl Fn(Error) -> Status,
     ) -> Result<StoredList, Status> {
-        let failed = |error| cache_error(target, error);
-        let Some(identity) = query.selection.without_content().filter(|_| has_webhook(&target.kind)) else {
-            return collection.list(query).await.map_err(failed);
+        let Some(identity) = query.selection.without_content().filter(|_| has_webhook(kind)) else {
+            return collection.list(query).await.map_err(&failed);
         };
         // As in a list without conversion, version 0 is answered whole.
         let is_whole = query.limit == 0 || (query.continues.is_none() && query.version == ListRevision::Any);
@@ -38,13 +36,13 @@ impl ObjectConverter {
         let mut page_query = ListQuery { selection: identity, limit: page_limit, ..query.clone() };
         let mut selected: Vec<Arc<Stored>> = Vec::new();
         loop {
-            let mut page = collection.list(&page_query).await.map_err(failed)?;
-            self.convert_all(&target.kind, collection, &mut page.objects, true).await?;
+            let mut page = collection.list(&page_query).await.map_err(&failed)?;
+            self.convert_all(kind, collection, &mut page.objects, true).await?;
             selected.extend(page.objects.drain(..).filter(|object| query.selection.matches(object)));
             let next: Option<ContinuePosition> = page.next.take();
             if next.is_none() || selected.len() > limit {
                 let mut list = StoredList { objects: selected, next, remaining: None, ..page };
-                list.shorten(collection, query, limit).map_err(failed)?;
+                list.shorten(collection, query, limit).map_err(&failed)?;
                 return Ok(list);
             }
             page_query.continues = next;
@@ -56,7 +54,7 @@ impl ObjectConverter {
     ///
     /// # Errors
     /// 500 with upstream's text.
-    pub(in crate::rest) async fn select_events(
+    pub async fn select_events(
         &self,
         kind: &ServedKind,
         collection: &ResourceCollection,

@@ -20,11 +20,11 @@ const MIN_SLOTS: usize = 4;
 const MAX_WAITING: usize = 50;
 
 /// Whose work it is: a user, or none for that of the server itself.
-pub(in crate::rest) type WorkOwner = Option<Hand>;
+pub type WorkOwner = Option<Hand>;
 
 /// Slots for work on compute threads, and the work that waits for one. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::rest) struct ComputeQueue(Arc<SharedQueue>);
+pub struct ComputeQueue(Arc<SharedQueue>);
 
 struct SharedQueue {
     slots: usize,
@@ -90,7 +90,7 @@ impl Default for ComputeQueue {
 
 impl ComputeQueue {
     /// A queue with a slot for each core.
-    pub(in crate::rest) fn new(metrics: Arc<ComputeMetrics>) -> ComputeQueue {
+    pub fn new(metrics: Arc<ComputeMetrics>) -> ComputeQueue {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         ComputeQueue::with_slots(cores.max(MIN_SLOTS), metrics)
     }

@@ -1,0 +1,214 @@
+//! The embedded API server: its catalog, its collections, and what the verbs share.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::removals::{RemovalTarget, Removals};
+use super::representation::EventViewCache;
+use super::target::ObjectTarget;
+use crate::compute::ComputeQueue;
+use crate::conversion::ObjectConverter;
+use crate::kinds::ValidationSettings;
+use crate::kinds::crd;
+use crate::kinds::custom_resource;
+use crate::kinds::selectable_fields::{declared_fields, stored_labels};
+use crate::kubeapi::Status;
+use crate::observe::metrics::{ComputeMetrics, ConversionMetrics};
+use crate::process::{Drain, Published, Publisher};
+use crate::resources::Resource;
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
+use crate::resources::crd_upgrade::upgrade_stored_crd;
+use crate::resources::custom::CustomResource;
+use crate::storage::{KeyError, Prefix};
+use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
+use crate::webhook_client::WebhookClient;
+
+/// Minutes after which the schema of a custom resource that is not used is dropped.
+const IDLE_MINUTES: u32 = 10;
+
+/// Root of all keys, kube-apiserver's default of `--etcd-prefix`.
+pub(super) const KEY_ROOT: &str = "/registry";
+
+/// Settings of the embedded API server.
+#[derive(Clone, Debug)]
+pub struct ApiServerSettings {
+    /// How long Events are kept (`--event-ttl`).
+    pub event_ttl: Duration,
+    /// Shortest duration of a watch without `timeoutSeconds`; the longest is twice that (`--min-request-timeout`).
+    pub min_request_timeout: Duration,
+    /// The built-in resources that are served.
+    pub catalog: Arc<ResourceCatalog>,
+    /// Longest duration of a request that is no watch (`--request-timeout`).
+    pub request_timeout: Duration,
+    /// Settings of the validation of objects.
+    pub validation: ValidationSettings,
+}
+
+/// The embedded API server. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(super) collections: Collections,
+    pub(super) settings: Arc<ApiServerSettings>,
+    pub(super) catalog: Published<ResourceCatalog>,
+    pub(super) catalog_publisher: Arc<Publisher<ResourceCatalog>>,
+    pub(super) drain: Drain,
+    pub(super) event_views: EventViewCache,
+    pub(super) converter: ObjectConverter,
+    /// Names of the CustomResourceDefinitions with rules, which are not enforced.
+    pub(super) unenforced: Arc<Mutex<BTreeSet<String>>>,
+    pub(super) removals: Removals,
+    /// Prefixes of objects whose CRD does not exist.
+    pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
+    pub(super) compute: ComputeQueue,
+}
+
+impl ApiServer {
+    /// Creates an API server above a watch cache. Watches end when `drain` begins.
+    pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
+        let (publisher, catalog) = Published::new(ResourceCatalog::clone(&settings.catalog));
+        ApiServer {
+            collections,
+            settings: Arc::new(settings),
+            catalog,
+            catalog_publisher: Arc::new(publisher),
+            drain,
+            event_views: EventViewCache::default(),
+            converter: ObjectConverter::default(),
+            unenforced: Arc::default(),
+            removals: Removals::default(),
+            orphaned: Arc::default(),
+            compute: ComputeQueue::default(),
+        }
+    }
+
+    /// This server with metrics of its compute threads.
+    pub fn with_compute_metrics(self, metrics: Arc<ComputeMetrics>) -> ApiServer {
+        ApiServer { compute: ComputeQueue::new(metrics), ..self }
+    }
+
+    /// This server with conversion of custom objects by webhooks.
+    pub fn with_conversion_webhooks(self, client: WebhookClient, metrics: Arc<ConversionMetrics>) -> ApiServer {
+        ApiServer { converter: ObjectConverter::new(client, metrics), ..self }
+    }
+
+    /// Drops the schemas of custom resources that were not used for some time. Called every minute.
+    pub fn drop_idle_schemas(&self) {
+        let catalog = self.catalog.get();
+        for (custom, _) in custom_resources(&catalog).into_values() {
+            custom.versions.iter().for_each(|version| version.drop_idle_schema(IDLE_MINUTES));
+        }
+    }
+
+    /// The watch cache.
+    pub fn collections(&self) -> &Collections {
+        &self.collections
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &ApiServerSettings {
+        &self.settings
+    }
+
+    /// The resources that are served, those of CustomResourceDefinitions included.
+    pub fn catalog(&self) -> &Published<ResourceCatalog> {
+        &self.catalog
+    }
+
+    /// Names of the CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
+    pub fn unenforced_crds(&self) -> Vec<String> {
+        self.unenforced.lock().iter().cloned().collect()
+    }
+
+    /// Replaces the resources of CustomResourceDefinitions. A collection whose CRD is another one, or whose fields
+    /// for selectors changed, is dropped: the next request makes it again.
+    pub(super) fn publish_custom(&self, entries: Vec<CatalogEntry>) {
+        let before = self.catalog.get();
+        let catalog = before.with_custom(entries);
+        let served = custom_resources(&catalog);
+        for (name, (custom, resource)) in custom_resources(&before) {
+            let is_same = served.get(name).is_some_and(|(now, new_resource)| {
+                Arc::ptr_eq(new_resource, resource)
+                    || now.uid == custom.uid && stored_labels(new_resource) == stored_labels(resource)
+            });
+            if !is_same && let Ok(prefix) = resource_prefix(resource) {
+                self.collections.remove(&prefix);
+            }
+        }
+        self.catalog_publisher.publish(Arc::new(catalog));
+    }
+
+    /// Whether the server has resources of its own in a group. CRDs of such a group are not served.
+    pub fn has_builtin_group(&self, group: &str) -> bool {
+        self.settings.catalog.entries().iter().any(|entry| entry.kind.resource.group == group)
+    }
+
+    /// The resources that are stored as themselves, each with its collection.
+    ///
+    /// # Errors
+    /// 500 for a name that cannot be part of a key.
+    pub fn stored_resources(&self) -> Result<Vec<(Arc<Resource>, ResourceCollection)>, Status> {
+        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(&entry.kind.resource);
+        let catalog = self.catalog.get();
+        let stored = catalog.entries().iter().filter(is_own);
+        stored.map(|entry| Ok((entry.kind.resource.clone(), self.collection(&entry.kind.resource)?))).collect()
+    }
+
+    /// The custom resources that were used, each with its collection. They come and go.
+    pub fn custom_collections(&self) -> Vec<(Arc<Resource>, ResourceCollection)> {
+        let catalog = self.catalog.get();
+        let custom = custom_resources(&catalog).into_values();
+        let used = custom.filter_map(|(_, resource)| {
+            Some((resource.clone(), self.collections.get(&resource_prefix(resource).ok()?)?))
+        });
+        let mut used: Vec<(Arc<Resource>, ResourceCollection)> = used.collect();
+        used.sort_by(|(a, _), (b, _)| a.group_resource().cmp(&b.group_resource()));
+        used
+    }
+
+    /// The collection of a built-in resource; none if there is no such resource.
+    pub fn builtin_collection(&self, group: &str, plural: &str) -> Option<ResourceCollection> {
+        self.collection(builtin_kinds().resource(group, plural)?).ok()
+    }
+
+    /// Tells removals that an object was removed by a client: what is left may be removable now.
+    pub(super) fn note_removed(&self, target: &ObjectTarget<'_>) {
+        if self.removals.is_empty() {
+            return;
+        }
+        self.removals.note_progress(&RemovalTarget::Namespace(target.namespace.to_owned()));
+        if let Some(custom) = &target.kind.resource.custom {
+            self.removals.note_progress(&RemovalTarget::Crd(custom.uid.clone()));
+        }
+    }
+
+    /// The collection of a resource.
+    pub(super) fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
+        let resource = stored_resource(resource);
+        let prefix = resource_prefix(resource);
+        let prefix = prefix.map_err(Status::internal_error)?;
+        let fields: Arc<[DeclaredField]> = declared_fields(resource).into();
+        let upgrade = crd::is_crd(resource).then_some(upgrade_stored_crd as ValueUpgrade);
+        let repair = resource.custom.is_some().then_some(custom_resource::repair_metadata as ValueUpgrade);
+        Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade, repair }))
+    }
+}
+
+/// The resources of CustomResourceDefinitions, by the name of the CRD.
+fn custom_resources(catalog: &ResourceCatalog) -> HashMap<&str, (&CustomResource, &Arc<Resource>)> {
+    let resources = catalog.entries().iter().map(|entry| &entry.kind.resource);
+    let custom = resources.filter_map(|resource| Some((resource.custom.as_ref()?, resource)));
+    custom.map(|(custom, resource)| (custom.crd_name.as_str(), (custom, resource))).collect()
+}
+
+/// Prefix of the keys of a resource.
+pub(super) fn resource_prefix(resource: &Resource) -> Result<Prefix, KeyError> {
+    match resource.custom {
+        Some(_) => Prefix::of_custom(KEY_ROOT, &resource.group, &resource.plural),
+        None => Prefix::of_builtin(KEY_ROOT, &resource.group, &resource.plural),
+    }
+}

@@ -1,0 +1,70 @@
+//! From a request to the function of its verb, and to the response.
+
+use http::Response;
+
+use super::api_server::ApiServer;
+use super::representation::{OutputMediaType, VerbReply};
+use super::request::{ApiRequest, FailedRequest};
+use super::target::ObjectTarget;
+use super::{create, delete, patch, read, representation, scale, update, warnings, watch};
+use crate::compute::ComputeContext;
+use crate::conversion::schema_work;
+use crate::kinds::deprecation_warning;
+use crate::kubeapi::Status;
+use crate::message::Body;
+use crate::watch_cache::Notifier;
+
+impl ApiServer {
+    /// The response to a request for a resource of the catalog.
+    ///
+    /// # Errors
+    /// A Status with Kubernetes' reason and text, and the warnings until then.
+    pub async fn respond(
+        &self,
+        request: &ApiRequest<'_>,
+        notifier: &Notifier,
+    ) -> Result<Response<Body>, FailedRequest> {
+        let mut warnings = Vec::new();
+        let context = ComputeContext::new(&self.compute, Some(request.hand), request.deadline);
+        let _cancel = context.cancel_on_drop();
+        match context.scope(Box::pin(self.call_verb(request, notifier, &mut warnings))).await {
+            Ok(mut response) => {
+                warnings::add_warnings(response.headers_mut(), &warnings);
+                Ok(response)
+            }
+            Err(status) => Err(FailedRequest { status, warnings: warnings::bounded_warnings(&warnings) }),
+        }
+    }
+
+    async fn call_verb(
+        &self,
+        request: &ApiRequest<'_>,
+        notifier: &Notifier,
+        warnings: &mut Vec<String>,
+    ) -> Result<Response<Body>, Status> {
+        let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
+        let collection = self.collection(&target.kind.resource)?;
+        let _schemas = schema_work::compile_schemas(&target.kind).await?;
+        let verb = &*request.info.verb;
+        warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
+        if let Some(kind) = scale::scale_kind().filter(|_| target.subresource == "scale") {
+            let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
+            let reply = scale::scale(self, &collection, &target, kind, request, warnings).await?;
+            return representation::respond(kind, media_type, reply.code, reply.content).await;
+        }
+        let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;
+        let reply = match verb {
+            "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
+            "list" => VerbReply::ok(read::list(self, &collection, &target, request).await?),
+            "watch" => return watch::watch(self, &collection, &target, request, (media_type, notifier)).await,
+            "create" => create::create(self, &collection, &target, request, warnings).await?,
+            "update" => update::update(self, &collection, &target, request, warnings).await?,
+            "patch" => patch::patch(self, &collection, &target, request, warnings).await?,
+            "delete" => delete::delete(self, &collection, &target, request).await?,
+            "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
+            _ => return Err(target.method_not_allowed(verb)),
+        };
+        let content = reply.content.convert(&self.converter, &target.kind, &collection).await?;
+        representation::respond(&target.kind, media_type, reply.code, content).await
+    }
+}
