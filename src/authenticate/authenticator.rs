@@ -320,8 +320,10 @@ fn authenticate_connection(
     let Some(verdict) = peer.verify(trust, &authenticator.request_headers, now()) else {
         return ConnectionOutcome::Rejected;
     };
-    match &verdict.front_proxy {
-        Some(Ok(())) if found.front_proxy => match authenticator.authenticate(headers) {
+    if let Some(Ok(())) = &verdict.front_proxy
+        && found.front_proxy
+    {
+        match authenticator.authenticate(headers) {
             Ok(Some(user)) => return ConnectionOutcome::User(user),
             Ok(None) => {}
             Err(why) => {
@@ -329,14 +331,17 @@ fn authenticate_connection(
                 attempt.add_error("request header", why);
                 return ConnectionOutcome::Rejected;
             }
-        },
-        Some(Err(why)) => attempt.add_error("request header", why),
-        _ => {}
+        }
     }
-    match &verdict.client {
-        Some(Ok(user)) => return ConnectionOutcome::User(user.clone()),
-        Some(Err(why)) => attempt.add_error("client certificate", why),
-        None => {}
+    if let Some(Ok(user)) = &verdict.client {
+        return ConnectionOutcome::User(user.clone());
+    }
+    // Only now: each request of a user with a certificate would format why it is no front proxy.
+    if let Some(Err(why)) = &verdict.front_proxy {
+        attempt.add_error("request header", why);
+    }
+    if let Some(Err(why)) = &verdict.client {
+        attempt.add_error("client certificate", why);
     }
     ConnectionOutcome::Unknown
 }

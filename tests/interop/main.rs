@@ -72,9 +72,9 @@ fn main() -> ExitCode {
         eprintln!("interop: {missing} is not built; run tests/interop/run, which builds the peers first");
         return ExitCode::FAILURE;
     }
-    // Each kubectl is a separate process beside the servers, so more threads than processors only wait.
+    // Most tests wait for other processes half of the time.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(processors.clamp(2, 8));
+    arguments.test_threads.get_or_insert((2 * processors).clamp(2, 8));
 
     let kubectls = kubectls();
     let mode = std::env::var("NARTHEX_INTEROP").unwrap_or_default();

@@ -54,10 +54,10 @@ struct CostBound {
 }
 
 const BOUNDS: [CostBound; 4] = [
-    CostBound { name: "h2-h2", is_client_http2: true, is_backend_http2: true, allocations: 36.2, bytes: 11_370.0 },
-    CostBound { name: "h2-h1", is_client_http2: true, is_backend_http2: false, allocations: 42.1, bytes: 14_530.0 },
-    CostBound { name: "h1-h1", is_client_http2: false, is_backend_http2: false, allocations: 34.0, bytes: 283_600.0 },
-    CostBound { name: "h1-h2", is_client_http2: false, is_backend_http2: true, allocations: 30.2, bytes: 280_500.0 },
+    CostBound { name: "h2-h2", is_client_http2: true, is_backend_http2: true, allocations: 32.2, bytes: 10_980.0 },
+    CostBound { name: "h2-h1", is_client_http2: true, is_backend_http2: false, allocations: 38.0, bytes: 14_150.0 },
+    CostBound { name: "h1-h1", is_client_http2: false, is_backend_http2: false, allocations: 30.0, bytes: 283_240.0 },
+    CostBound { name: "h1-h2", is_client_http2: false, is_backend_http2: true, allocations: 26.2, bytes: 280_150.0 },
 ];
 
 fn main() -> ExitCode {
