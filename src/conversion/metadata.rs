@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use crate::kubeapi::field_error::{FieldErrors, FieldPath};
+use crate::kubeapi::go_type;
 use crate::kubeapi::object_meta::{validate_annotations, validate_labels};
 
 const METADATA: FieldPath<'static> = FieldPath::root("metadata");
@@ -63,19 +64,6 @@ fn check_texts(field: &str, texts: &Map<String, Value>) -> Result<(), String> {
         [] => Ok(()),
         [one] => Err(one.clone()),
         all => Err(format!("[{}]", all.join(", "))),
-    }
-}
-
-/// Go's name of the type of a JSON value (`%T`).
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

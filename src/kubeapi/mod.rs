@@ -15,6 +15,7 @@ mod forbidden;
 mod go_quote;
 /// URLs as in Go.
 pub mod go_url;
+mod go_value;
 /// Durations for people, as in the column Age.
 pub mod human_duration;
 /// IP addresses and CIDR ranges of fields.
@@ -49,6 +50,7 @@ pub mod yaml;
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
 pub use go_quote::{GoQuoted, is_print};
+pub use go_value::{format_go_value, go_type};
 pub use names::{is_dns_subdomain, is_label_key, is_label_value};
 pub use path::CanonicalPath;
 pub use query::Query;

@@ -14,6 +14,25 @@ pub const ORPHAN_FINALIZER: &str = "orphan";
 /// Finalizer of an object that is deleted after its dependents.
 pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
+/// The fields of `metav1.ObjectMeta`.
+pub const OBJECT_META_FIELDS: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
 /// `metadata` of an object (`metav1.ObjectMeta`). A field of the wrong type counts as absent.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectMetaView<'v> {

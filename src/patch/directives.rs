@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::PatchError;
 use super::limits::PatchWork;
-use super::{PatchError, format_go_value};
 use crate::kubeapi::json::write_json;
+use crate::kubeapi::{format_go_value, go_type};
 
 /// What to do with a map or list item: `delete`, `replace` or `merge`.
 pub(super) const PATCH: &str = "$patch";
@@ -29,15 +30,7 @@ pub(super) fn unknown_patch_type(directive: &Value, map: Map<String, Value>) -> 
 }
 
 pub(super) fn wrong_type(expected: &str, actual: &Value) -> PatchError {
-    let actual = match actual {
-        Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
+    let actual = if actual.is_null() { "%!s(<nil>)" } else { go_type(actual) };
     unmergeable(format!("expected a {expected}, but received a {actual}"))
 }
 

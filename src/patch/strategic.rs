@@ -9,6 +9,7 @@ use super::directives::{
     remove_directives, require_merge_keys, retain_keys, shortened_list, unknown_patch_type, unmergeable, wrong_type,
 };
 use super::limits::{PatchWork, check_memory};
+use crate::kubeapi::format_go_value;
 use crate::kubeapi::json::{json_kind, read_json};
 use crate::schema::{MergeStrategy, Schema, ValueType};
 
@@ -303,7 +304,7 @@ fn check_element_types(a: &[Value], b: &[Value]) -> Result<(), PatchError> {
             None => first = Some(kind),
             Some(first) if first == kind => {}
             Some(_) => {
-                let lists = super::format_go_value(&Value::Array(vec![Value::from(a), Value::from(b)]));
+                let lists = format_go_value(&Value::Array(vec![Value::from(a), Value::from(b)]));
                 return Err(unmergeable(format!("list element types are not identical: {lists}")));
             }
         }

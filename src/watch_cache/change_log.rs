@@ -16,6 +16,8 @@ pub struct StoredChange {
     key: Key,
     old: Option<Arc<Stored>>,
     new: Option<Arc<Stored>>,
+    /// Memory of the object before, in bytes.
+    old_bytes: usize,
     views: Views,
 }
 
@@ -27,7 +29,8 @@ impl StoredChange {
         old: Option<Arc<Stored>>,
         new: Option<Arc<Stored>>,
     ) -> StoredChange {
-        StoredChange { revision, time, key, old, new, views: Views::default() }
+        let old_bytes = old.as_ref().map_or(0, |old| old.memory_bytes());
+        StoredChange { revision, time, key, old, new, old_bytes, views: Views::default() }
     }
 
     /// Revision of the change.
@@ -130,9 +133,8 @@ impl ChangeRing {
     /// Adds a change that is newer than all others.
     pub(super) fn push(&mut self, change: Arc<StoredChange>) {
         let now = change.time;
-        let bytes = old_bytes(&change);
-        self.bytes += bytes;
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += change.old_bytes;
+        self.total.fetch_add(change.old_bytes, Ordering::Relaxed);
         // Lists of the past are rare.
         if let Some(old) = &change.old {
             old.views().clear();
@@ -153,9 +155,8 @@ impl ChangeRing {
                 break;
             }
             self.floor = first.revision;
-            let bytes = old_bytes(first);
-            self.bytes -= bytes;
-            self.total.fetch_sub(bytes, Ordering::Relaxed);
+            self.bytes -= first.old_bytes;
+            self.total.fetch_sub(first.old_bytes, Ordering::Relaxed);
             self.changes.pop_front();
         }
     }
@@ -207,10 +208,6 @@ impl Drop for ChangeRing {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
-}
-
-fn old_bytes(change: &StoredChange) -> usize {
-    change.old.as_ref().map_or(0, |old| old.memory_bytes())
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::kubeapi::field_error::{FieldError, FieldPath};
+use crate::kubeapi::go_type;
+use crate::kubeapi::object_meta::OBJECT_META_FIELDS;
 use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
 use crate::resources::builtin::builtin_kinds;
 use crate::schema::Schema;
@@ -20,25 +22,6 @@ pub enum MalformedFields {
 /// Maximum number of unknown fields of metadata in an object that are reported.
 const MAX_UNKNOWN_FIELDS: usize = 1000;
 
-/// The fields of `ObjectMeta`.
-const METADATA_FIELDS: [&str; 15] = [
-    "annotations",
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "finalizers",
-    "generateName",
-    "generation",
-    "labels",
-    "managedFields",
-    "name",
-    "namespace",
-    "ownerReferences",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-];
-
 /// Whether stored metadata have what neither a kube-apiserver nor this server stores: unknown fields, null, or another
 /// type. Those that the watch cache reads are not looked at: it cannot read such an object.
 pub(super) fn has_foreign_fields(metadata: &Value) -> bool {
@@ -48,7 +31,7 @@ pub(super) fn has_foreign_fields(metadata: &Value) -> bool {
             value.as_str().is_none_or(|time| time.parse::<jiff::Timestamp>().is_err())
         }
         "deletionGracePeriodSeconds" => !value.is_i64(),
-        name => value.is_null() || !METADATA_FIELDS.contains(&name),
+        name => value.is_null() || !OBJECT_META_FIELDS.contains(&name),
     };
     metadata.as_object().is_some_and(|fields| fields.iter().any(is_foreign))
 }
@@ -186,17 +169,4 @@ fn without_malformed(fields: Map<String, Value>) -> Map<String, Value> {
         }
     }
     readable
-}
-
-/// Go's name of the type of a value, as `%T` prints it.
-pub(super) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }

@@ -3,9 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::coercion::go_type;
 use crate::kubeapi::field_error::FieldError;
-use crate::kubeapi::json::format_go_number;
+use crate::kubeapi::{format_go_value, go_type};
 use crate::resources::custom::crd::ScalePaths;
 
 /// The errors of the wanted number of replicas.
@@ -101,22 +100,5 @@ fn value_at<'v>(object: &'v Map<String, Value>, path: &str) -> Result<Option<&'v
 
 fn wrong_type(path: &str, value: &Value, expected: &str) -> String {
     let path = path.strip_prefix('.').unwrap_or(path);
-    format!(".{path} accessor error: {} is of the type {}, expected {expected}", go_text(value), go_type(value))
-}
-
-/// A value as Go's `%v` prints it.
-fn go_text(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::Bool(flag) => flag.to_string(),
-        Value::Number(_) => format_go_number(value),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
-        Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_unstable_by_key(|(name, _)| *name);
-            let texts = fields.iter().map(|(name, value)| format!("{name}:{}", go_text(value)));
-            format!("map[{}]", texts.collect::<Vec<_>>().join(" "))
-        }
-    }
+    format!(".{path} accessor error: {} is of the type {}, expected {expected}", format_go_value(value), go_type(value))
 }

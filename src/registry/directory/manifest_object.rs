@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::kubeapi::object_meta::OBJECT_META_FIELDS;
 use crate::process::{ManifestDocument, Problem, Problems};
 use crate::registry::layered_sources::DirtySet;
 use crate::registry::objects::annotations::closest_match;
@@ -125,30 +126,13 @@ impl RegistryObject {
 /// Reports unknown fields at the top level and in `metadata`, which would be ignored silently otherwise. Below that,
 /// only the spec of an APIService is read strictly.
 fn unknown_fields(document: &ManifestDocument, problems: &mut Problems) {
-    const METADATA: [&str; 15] = [
-        "annotations",
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "labels",
-        "managedFields",
-        "name",
-        "namespace",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    ];
     let own: &[&str] = match document.kind.as_str() {
         "EndpointSlice" => &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"],
         "Endpoints" => &["apiVersion", "kind", "metadata", "subsets"],
         _ => &["apiVersion", "kind", "metadata", "spec", "status"],
     };
     for (path, value, known_fields) in
-        [("", Some(&document.value), own), ("metadata.", document.value.get("metadata"), &METADATA)]
+        [("", Some(&document.value), own), ("metadata.", document.value.get("metadata"), &OBJECT_META_FIELDS)]
     {
         let fields = value.and_then(serde_json::Value::as_object).into_iter().flat_map(|fields| fields.keys());
         for field in fields.filter(|field| !known_fields.contains(&field.as_str())) {

@@ -99,14 +99,14 @@ fn compare(kubectl: &LocalProxy, narthex: &LocalProxy, cases: &[Case]) {
         let host = if headers.contains("Host:") || headers.contains("NOHOST") { "" } else { LOCAL };
         let headers = headers.replace("NOHOST", "");
         let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\nUser-Agent: story\r\n{headers}\r\n");
-        let mut responses = (kubectl.ask(&request).with_redirect_before_go_1_26(), narthex.ask(&request));
+        let ask_both = || (kubectl.ask(&request).with_redirect_before_go_1_26(), narthex.ask(&request));
+        let (mut kubectl_response, mut narthex_response) = ask_both();
         // Another test may have changed what the cluster serves in between.
         for _ in 0..3 {
-            if difference.is_none() && responses.0 != responses.1 {
-                responses = (kubectl.ask(&request).with_redirect_before_go_1_26(), narthex.ask(&request));
+            if difference.is_none() && kubectl_response != narthex_response {
+                (kubectl_response, narthex_response) = ask_both();
             }
         }
-        let (kubectl_response, narthex_response) = responses;
         let as_meant = match difference {
             None => kubectl_response == narthex_response,
             Some((status, _)) => kubectl_response != narthex_response && narthex_response.status == *status,
