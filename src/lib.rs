@@ -44,6 +44,9 @@ pub mod kubeclient;
 // Cached decisions of remote reviews (TokenReview, SubjectAccessReview): TTLs, single flight.
 pub mod decision_cache;
 
+// Work queues of controllers: each key once, back-off.
+pub mod work_queue;
+
 // Storage of API objects: keys, revisions, compare-and-swap, in memory or in a SQLite file.
 pub mod storage;
 
@@ -94,6 +97,9 @@ pub mod conversion;
 
 // Embedded API server: the verbs of stored objects.
 pub mod rest;
+
+// Controllers of the embedded API server: CustomResourceDefinitions, namespaces, Local APIServices.
+pub mod controllers;
 
 // Discovery documents: fetch, merge, serve.
 pub mod discovery;

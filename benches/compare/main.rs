@@ -14,6 +14,7 @@
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! cargo bench --bench compare -- --peers       # beside HAProxy, kube-rbac-proxy and kube-apiserver
 //! cargo bench --bench compare -- --chart F     # also draws CPU and memory into F, an SVG; also with --sidecar and --peers
+//! cargo bench --bench compare -- --against C   # beside the program of commit C; --profile P builds both with P
 //! cargo bench --bench compare -- --narthex P   # the program at P instead of the one built with the benchmark
 //! ```
 //!
@@ -31,6 +32,7 @@
 //! bytes. The ratios are Narthex to plain HAProxy, Narthex with an access log of every request to plain HAProxy, and
 //! Narthex to HAProxy with the same headers.
 
+mod against;
 mod backend;
 mod chart;
 mod cluster;
@@ -121,6 +123,10 @@ fn main() {
     };
     let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned()).into();
     let wants = |job: &str| arguments.iter().any(|argument| argument == job);
+    if let Some(commit) = value("--against") {
+        check_tools(&["h2load", "wrk", "taskset"]);
+        return against::compare(&options, &commit, &value("--profile").unwrap_or_else(|| "release".to_owned()));
+    }
     if wants("--failover") {
         return failover::run(&BenchEnvironment::new(narthex), options.seconds);
     }
@@ -129,14 +135,7 @@ fn main() {
         true => &["h2load", "wrk", "taskset"],
         false => &["haproxy", "h2load", "wrk", "taskset"],
     };
-    let missing: Vec<_> = tools.iter().copied().filter(|tool| !fixtures::is_installed(tool)).collect();
-    if !missing.is_empty() {
-        eprintln!(
-            "not found: {}. On Debian: apt-get install haproxy nghttp2-client wrk util-linux",
-            missing.join(", ")
-        );
-        std::process::exit(1);
-    }
+    check_tools(tools);
     let environment = BenchEnvironment::new(narthex);
     if wants("--tracing") {
         return tracing::compare(&environment, &options);
@@ -161,6 +160,18 @@ fn main() {
     }
     let requests = if options.watches.is_none() { requests(&environment, &options) } else { Panel::default() };
     options.draw(&[requests, memory(&environment, &options)]);
+}
+
+/// Ends the process if a tool is missing.
+fn check_tools(tools: &[&str]) {
+    let missing: Vec<_> = tools.iter().copied().filter(|tool| !fixtures::is_installed(tool)).collect();
+    if !missing.is_empty() {
+        eprintln!(
+            "not found: {}. On Debian: apt-get install haproxy nghttp2-client wrk util-linux",
+            missing.join(", ")
+        );
+        std::process::exit(1);
+    }
 }
 
 fn requests(environment: &BenchEnvironment, options: &Options) -> Panel {

@@ -82,14 +82,17 @@ impl StatusReport {
         found.extend(documents.map(|problem| AttentionReport::warning("process", "document", problem)));
         let warnings = self.registry_warnings.iter();
         found.extend(warnings.map(|problem| AttentionReport::warning("process", "warning", problem)));
-        let unenforced =
-            self.storage.as_ref().map_or(Default::default(), |storage| storage.unenforced_definitions.as_slice());
+        let unenforced = self.storage.as_ref().map_or(Default::default(), |storage| storage.unenforced_crds.as_slice());
         if !unenforced.is_empty() {
             let named = unenforced.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
             let more = unenforced.len().saturating_sub(MAX_NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let text = format!("rules (x-kubernetes-validations) are not enforced: {named}{more}");
             found.push(AttentionReport::warning("stored", "CustomResourceDefinitions", text));
+        }
+        for controller in self.storage.iter().flat_map(|storage| &storage.controllers).filter(|of| of.delayed > 0) {
+            let text = format!("{} tried again: {}", controller.delayed, controller.error);
+            found.push(AttentionReport::warning("stored", format!("controller {}", controller.name), text));
         }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             let text = format!("{} events dropped, {} waiting", sink.dropped, sink.waiting);
@@ -124,7 +127,7 @@ impl EndpointReport {
 #[cfg(test)]
 mod tests {
     use super::super::status_report::{AuditSinkReport, RemoteCallReport};
-    use super::super::storage_report::StorageReport;
+    use super::super::storage_report::{ControllerReport, StorageReport};
     use super::*;
 
     #[test]
@@ -158,7 +161,15 @@ mod tests {
             registry_problems: vec!["a.yaml: bad".into()],
             audit: vec![AuditSinkReport { name: "log".into(), dropped: 2, ..AuditSinkReport::default() }],
             storage: Some(StorageReport {
-                unenforced_definitions: (0..7).map(|number| format!("c{number}")).collect(),
+                unenforced_crds: (0..7).map(|number| format!("c{number}")).collect(),
+                controllers: [0, 1]
+                    .map(|delayed| ControllerReport {
+                        name: "namespace".into(),
+                        delayed,
+                        error: "a: held".into(),
+                        ..ControllerReport::default()
+                    })
+                    .into(),
                 ..StorageReport::default()
             }),
             ..StatusReport::default()
@@ -177,6 +188,7 @@ mod tests {
                 "warning 10.0.0.1:443: endpoint of v1.bad is unreachable (ConnectionRefused)",
                 "warning CustomResourceDefinitions: rules (x-kubernetes-validations) are not enforced: c0, c1, c2, c3, c4 \
                  and 2 more",
+                "warning controller namespace: 1 tried again: a: held",
                 "warning audit log: 2 events dropped, 0 waiting",
             ]
         );

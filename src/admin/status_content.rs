@@ -95,7 +95,7 @@ mod tests {
         ApiServiceReport, AuditSinkReport, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
         RefusalReport, RemoteCallReport, VerdictReport,
     };
-    use super::super::storage_report::{StorageReport, StoredResourceReport};
+    use super::super::storage_report::{ControllerReport, StorageReport, StoredResourceReport};
     use super::*;
     use crate::tls::CertificateReport;
 
@@ -140,6 +140,11 @@ mod tests {
                 file: hostile.clone(),
                 refusal: hostile.clone(),
                 resources: vec![StoredResourceReport { resource: hostile.clone(), objects: 1, ..Default::default() }],
+                controllers: vec![ControllerReport {
+                    name: hostile.clone(),
+                    error: hostile.clone(),
+                    ..Default::default()
+                }],
                 ..Default::default()
             }),
             cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),

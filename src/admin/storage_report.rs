@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::observe::metrics::{ResourceStats, StorageStats};
+use crate::observe::metrics::{ResourceStats, StorageStats, WorkQueueStats};
 
 /// The store of the embedded API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,9 +19,29 @@ pub struct StorageReport {
     /// Why the last write was refused; empty after one that succeeded.
     pub refusal: String,
     /// CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
-    pub unenforced_definitions: Vec<String>,
+    pub unenforced_crds: Vec<String>,
     /// The resources, by group and plural; without those that no request has read yet.
     pub resources: Vec<StoredResourceReport>,
+    /// The controllers of the embedded API server.
+    pub controllers: Vec<ControllerReport>,
+}
+
+/// A controller and its work queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ControllerReport {
+    /// Its name, as in the label `name` of its metrics.
+    pub name: String,
+    /// Objects that wait for their turn.
+    pub queued: u64,
+    /// Objects that are worked on.
+    pub running: u64,
+    /// Objects with a failed attempt, which are tried again after a pause.
+    pub delayed: u64,
+    /// Failed attempts since the start.
+    pub retries: u64,
+    /// Object and error of the last failed attempt; empty if all objects were dealt with since.
+    pub error: String,
 }
 
 /// The stored objects of one resource.
@@ -49,6 +69,19 @@ impl StorageReport {
     /// The resources that have objects or watches.
     pub fn resources_in_use(&self) -> impl Iterator<Item = &StoredResourceReport> {
         self.resources.iter().filter(|one| one.objects + one.watches > 0)
+    }
+
+    /// The state of the store and of the controllers above it.
+    pub fn new(stats: StorageStats, controllers: Vec<WorkQueueStats>) -> StorageReport {
+        let controllers = controllers.into_iter().map(|of| ControllerReport {
+            name: of.name.to_owned(),
+            queued: of.queued,
+            running: of.running,
+            delayed: of.delayed,
+            retries: of.retries,
+            error: of.failure.unwrap_or_default(),
+        });
+        StorageReport { controllers: controllers.collect(), ..StorageReport::from(stats) }
     }
 
     /// Describes file, size and revisions in one line.
@@ -82,8 +115,9 @@ impl From<StorageStats> for StorageReport {
             revision: of.revision,
             compacted_revision: of.compacted,
             refusal: of.refusal.unwrap_or_default(),
-            unenforced_definitions: of.unenforced_definitions,
+            unenforced_crds: of.unenforced_crds,
             resources: of.resources.iter().map(resource).collect(),
+            controllers: Vec::new(),
         }
     }
 }

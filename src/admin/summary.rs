@@ -127,7 +127,7 @@ impl StatusReport {
             let count = plural(self.document_problems.len(), "document", "documents");
             warnings.push(format!("{count} of backends failing"));
         }
-        let unenforced = self.storage.as_ref().map_or(0, |storage| storage.unenforced_definitions.len());
+        let unenforced = self.storage.as_ref().map_or(0, |storage| storage.unenforced_crds.len());
         if unenforced > 0 {
             let what = plural(unenforced, "CustomResourceDefinition has", "CustomResourceDefinitions have");
             warnings.push(format!("{what} rules that are not enforced"));

@@ -211,6 +211,7 @@ fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> Stri
     stored_object_table(&mut out, report);
     let wide = columns.wide;
     if wide {
+        controller_table(&mut out, report);
         endpoint_table(&mut out, report, columns.traffic);
     }
     table(&mut out, &calls::COLUMNS, calls::rows(report, now));
@@ -369,6 +370,15 @@ fn stored_object_table(out: &mut String, report: &StatusReport) {
         ]
     });
     table(out, &["RESOURCE", "OBJECTS", "SIZE", "WATCHES", "HISTORY"], rows.collect());
+}
+
+/// Appends the table of the controllers of the embedded API server.
+fn controller_table(out: &mut String, report: &StatusReport) {
+    let rows = report.storage.iter().flat_map(|storage| &storage.controllers).map(|one| {
+        let counts = [one.queued, one.running, one.delayed, one.retries].map(|count| count.to_string());
+        [one.name.clone()].into_iter().chain(counts).chain([one.error.clone()]).collect()
+    });
+    table(out, &["CONTROLLER", "QUEUED", "RUNNING", "TRIED AGAIN", "FAILED", "ERROR"], rows.collect());
 }
 
 /// Appends the table of endpoints.

@@ -255,22 +255,24 @@ pub async fn run_limited<T: Send + 'static>(
 }
 
 /// As [`run_limited`], for work that counts its steps: it is done again on a compute thread if small input takes many.
+/// `work` is called with what the first attempt left of `state`.
 ///
 /// # Errors
 /// As [`run_sized`].
-pub async fn run_counted<T: Send + 'static>(
+pub async fn run_counted<S: Send + 'static, T: Send + 'static>(
     bytes: usize,
-    work: impl FnOnce(&WorkLimit) -> T + Clone + Send + 'static,
+    mut state: S,
+    work: impl Fn(&mut S, &WorkLimit) -> T + Send + 'static,
 ) -> Result<T, Status> {
     let context = ComputeContext::current();
     if bytes <= MAX_INLINE_BYTES {
         let limit = WorkLimit::new(context.request.clone(), MAX_INLINE_STEPS);
-        let result = work.clone()(&limit);
+        let result = work(&mut state, &limit);
         if !limit.is_exhausted() {
             return Ok(result);
         }
     }
-    context.run(work).await
+    context.run(move |limit| work(&mut state, limit)).await
 }
 
 #[cfg(test)]
@@ -296,25 +298,25 @@ mod tests {
     async fn compute_thread_runs_work_of_many_steps_again_and_bounds_it() {
         let here = std::thread::current().id();
         let spend = |steps: usize| {
-            move |limit: &WorkLimit| {
+            move |(): &mut (), limit: &WorkLimit| {
                 ((0..steps).all(|_| limit.spend(1)), limit.is_exhausted(), std::thread::current().id())
             }
         };
-        assert_eq!(run_counted(1, spend(MAX_INLINE_STEPS)).await.unwrap(), (true, false, here));
-        let (is_done, is_exhausted, thread) = run_counted(1, spend(MAX_INLINE_STEPS + 1)).await.unwrap();
+        assert_eq!(run_counted(1, (), spend(MAX_INLINE_STEPS)).await.unwrap(), (true, false, here));
+        let (is_done, is_exhausted, thread) = run_counted(1, (), spend(MAX_INLINE_STEPS + 1)).await.unwrap();
         assert_eq!((is_done, is_exhausted, thread != here), (true, false, true));
-        let at_once = |limit: &WorkLimit| (limit.spend(MAX_STEPS), limit.spend(1), limit.is_exhausted());
-        assert_eq!(run_counted(1, at_once).await.unwrap(), (true, false, true));
+        let at_once = |(): &mut (), limit: &WorkLimit| (limit.spend(MAX_STEPS), limit.spend(1), limit.is_exhausted());
+        assert_eq!(run_counted(1, (), at_once).await.unwrap(), (true, false, true));
         // The deadline acts within the work, too.
         let (context, _) = context(2, Some(Instant::now() + Duration::from_millis(50)));
-        let endless = |limit: &WorkLimit| {
+        let endless = |(): &mut (), limit: &WorkLimit| {
             while limit.spend(STEPS_PER_CHECK) {
                 limit.steps.set(limit.steps.get() + STEPS_PER_CHECK);
             }
             limit.is_exhausted()
         };
-        assert!(context.scope(run_counted(usize::MAX, endless)).await.unwrap());
-        assert_eq!(context.scope(run_counted(1, endless)).await.unwrap_err().code, 504, "it is not done again");
+        assert!(context.scope(run_counted(usize::MAX, (), endless)).await.unwrap());
+        assert_eq!(context.scope(run_counted(1, (), endless)).await.unwrap_err().code, 504, "it is not done again");
     }
 
     #[tokio::test]

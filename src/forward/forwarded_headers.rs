@@ -42,7 +42,7 @@ pub struct ForwardedHeaders<'o> {
 impl ConnectionHeaders {
     /// Headers for the user of `stamp`, connected from the address `remote` to `host`.
     pub fn new(stamp: &UserHeaders, remote: &HeaderValue, host: Option<&HeaderValue>) -> ConnectionHeaders {
-        // Capacity for the headers of each request: copies keep it.
+        // A copy keeps the size of the hash table, which then need not grow.
         let mut headers = HeaderMap::with_capacity(INITIAL_CAPACITY);
         headers.insert(X_FORWARDED_FOR, remote.clone());
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));

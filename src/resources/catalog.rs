@@ -226,6 +226,13 @@ impl ResourceCatalog {
         &self.entries
     }
 
+    /// All resources of a group.
+    pub fn in_group(&self, group: &str) -> impl Iterator<Item = &CatalogEntry> {
+        let start = self.by_name.partition_point(|at| self.entries[*at].name().0 < group);
+        let entries = self.by_name[start..].iter().map(|at| &self.entries[*at]);
+        entries.take_while(move |entry| entry.kind.resource.group == group)
+    }
+
     /// Finds a served resource.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&CatalogEntry> {
         let found = self.by_name.binary_search_by(|at| self.entries[*at].name().cmp(&(group, plural, version)));

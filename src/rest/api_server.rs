@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::removals::{RemovalTarget, Removals};
+use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
 use super::target::ObjectTarget;
 use crate::compute::ComputeQueue;
@@ -16,7 +16,7 @@ use crate::kinds::crd;
 use crate::kinds::custom_resource;
 use crate::kinds::selectable_fields::{declared_fields, stored_labels};
 use crate::kubeapi::Status;
-use crate::observe::metrics::{ComputeMetrics, ConversionMetrics};
+use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueues};
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
@@ -61,7 +61,7 @@ pub struct ApiServer {
     pub(super) converter: ObjectConverter,
     /// Names of the CustomResourceDefinitions with rules, which are not enforced.
     pub(super) unenforced: Arc<Mutex<BTreeSet<String>>>,
-    pub(super) removals: Removals,
+    pub(super) removal_queues: RemovalQueues,
     /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
@@ -80,7 +80,7 @@ impl ApiServer {
             event_views: EventViewCache::default(),
             converter: ObjectConverter::default(),
             unenforced: Arc::default(),
-            removals: Removals::default(),
+            removal_queues: RemovalQueues::new(&WorkQueues::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
         }
@@ -89,6 +89,11 @@ impl ApiServer {
     /// This server with metrics of its compute threads.
     pub fn with_compute_metrics(self, metrics: Arc<ComputeMetrics>) -> ApiServer {
         ApiServer { compute: ComputeQueue::new(metrics), ..self }
+    }
+
+    /// This server with metrics of the queues that it shares with its controllers.
+    pub fn with_work_queue_metrics(self, metrics: &WorkQueues) -> ApiServer {
+        ApiServer { removal_queues: RemovalQueues::new(metrics), ..self }
     }
 
     /// This server with conversion of custom objects by webhooks.
@@ -126,7 +131,7 @@ impl ApiServer {
 
     /// Replaces the resources of CustomResourceDefinitions. A collection whose CRD is another one, or whose fields
     /// for selectors changed, is dropped: the next request makes it again.
-    pub(super) fn publish_custom(&self, entries: Vec<CatalogEntry>) {
+    pub(crate) fn publish_custom(&self, entries: Vec<CatalogEntry>) {
         let before = self.catalog.get();
         let catalog = before.with_custom(entries);
         let served = custom_resources(&catalog);
@@ -175,22 +180,47 @@ impl ApiServer {
         self.collection(builtin_kinds().resource(group, plural)?).ok()
     }
 
-    /// Tells removals that an object was removed by a client: what is left may be removable now.
+    /// Tells controllers that an object was removed by a client: what is left may be removable now.
     pub(super) fn note_removed(&self, target: &ObjectTarget<'_>) {
-        if self.removals.is_empty() {
-            return;
+        let RemovalQueues { namespaces, crds } = &self.removal_queues;
+        if !namespaces.is_empty() {
+            namespaces.hasten(&target.namespace.to_owned());
         }
-        self.removals.note_progress(&RemovalTarget::Namespace(target.namespace.to_owned()));
-        if let Some(custom) = &target.kind.resource.custom {
-            self.removals.note_progress(&RemovalTarget::Crd(custom.uid.clone()));
+        if let Some(custom) = &target.kind.resource.custom
+            && !crds.is_empty()
+        {
+            crds.hasten(&CrdIdentity { name: custom.crd_name.clone(), uid: custom.uid.clone() });
         }
     }
 
+    /// The queues of namespaces and CRDs that are removed.
+    pub(crate) fn removal_queues(&self) -> &RemovalQueues {
+        &self.removal_queues
+    }
+
+    /// Ends what lasts: watches and controllers.
+    pub(crate) fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Waits for those who make documents of the catalog.
+    pub(crate) fn catalog_publisher(&self) -> &Publisher<ResourceCatalog> {
+        &self.catalog_publisher
+    }
+
+    /// Names of the CustomResourceDefinitions with rules, which are not enforced.
+    pub(crate) fn unenforced_rules(&self) -> &Mutex<BTreeSet<String>> {
+        &self.unenforced
+    }
+
     /// The collection of a resource.
-    pub(super) fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
+    pub(crate) fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
         let resource = stored_resource(resource);
         let prefix = resource_prefix(resource);
         let prefix = prefix.map_err(Status::internal_error)?;
+        if let Some(collection) = self.collections.get(&prefix) {
+            return Ok(collection);
+        }
         let fields: Arc<[DeclaredField]> = declared_fields(resource).into();
         let upgrade = crd::is_crd(resource).then_some(upgrade_stored_crd as ValueUpgrade);
         let repair = resource.custom.is_some().then_some(custom_resource::repair_metadata as ValueUpgrade);

@@ -12,13 +12,11 @@ use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
+use super::write::ObjectWrite;
 use super::write_options::WriteOptions;
 use super::{metadata, namespace, request_body};
 use crate::authorize::CreateAuthorization;
-use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
-use crate::conversion::local_bytes;
-use crate::conversion::schema_work;
-use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
+use crate::kinds::RemovalRule;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::storage::CommitCondition;
@@ -39,127 +37,89 @@ pub(super) async fn create(
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
-    let decoded = request_body::decode(request, target, options.validation).await?;
-    let mut object = decoded.object;
-    warnings.extend(decoded.warnings);
-    metadata::set_namespace(target, &mut object)?;
-    let version = ObjectMetaView::of_map(&object).resource_version().parse::<u64>();
-    if !options.is_dry_run && version.is_ok_and(|version| version > 0) {
-        return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+    let mut attempt = 1;
+    loop {
+        // Decoded again only for another generated name: nothing else needs a second copy of the object.
+        let decoded = request_body::decode(request, target, options.validation).await?;
+        let mut object = decoded.object;
+        if attempt == 1 {
+            warnings.extend(decoded.warnings);
+        }
+        metadata::set_namespace(target, &mut object)?;
+        let meta = ObjectMetaView::of_map(&object);
+        let is_generated = meta.name().is_empty();
+        if !options.is_dry_run && meta.resource_version().parse::<u64>().is_ok_and(|version| version > 0) {
+            return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+        }
+        match store_new(api, collection, target, object, (options.is_dry_run, request.creation)).await? {
+            Created::Object(object, added) => {
+                warnings.extend(added);
+                return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) });
+            }
+            Created::Exists(_) if is_generated && !options.is_dry_run && attempt < NAME_ATTEMPTS => attempt += 1,
+            Created::Exists(status) => return Err(status),
+        }
     }
-    let object = Arc::new(object);
-    let write = (options.is_dry_run, request.creation);
-    let object = store_new(api, collection, target, object, write, warnings).await?;
-    Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) })
+}
+
+/// Outcome of an attempt to store a new object.
+pub(super) enum Created {
+    /// The object, and warnings about it.
+    Object(ReplyObject, Vec<String>),
+    /// There is one of its name: 409.
+    Exists(Status),
 }
 
 /// Completes, validates and stores a new object, if the request may create one: its verb may be another.
+///
+/// # Errors
+/// 403 and 404 for its namespace, 422 for an invalid object.
 pub(super) async fn store_new(
     api: &ApiServer,
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
-    mut given: Arc<Map<String, Value>>,
+    object: Map<String, Value>,
     (is_dry_run, creation): (bool, &CreateAuthorization<'_>),
-    warnings: &mut Vec<String>,
-) -> Result<ReplyObject, Status> {
-    let mut conditions = creation_conditions(api, target, &given).await?;
-    let is_generated = ObjectMetaView::of_map(&given).name().is_empty();
-    let version = ObjectMetaView::of_map(&given).resource_version().to_owned();
-    let size = map_size(&given);
-    let mut attempt = 1;
-    loop {
-        let NewObject { object, value, is_complete, warnings: added } = {
-            // Only a generated name is tried again. A large object is not kept without need.
-            let object = if is_generated { given.clone() } else { std::mem::take(&mut given) };
-            let (owned, settings) = (target.to_owned_target(), api.settings.clone());
-            let prepare = move |limit: &WorkLimit| {
-                NewObject::prepare(&owned.target(), Arc::unwrap_or_clone(object), (&settings.validation, limit))
-            };
-            match schema_work::has_schema_work(&target.kind) {
-                true => run_counted(size, prepare).await??,
-                false => run_limited(size, prepare).await??,
-            }
-        };
-        warnings.extend(added);
-        creation.check().await?;
-        let name = ObjectMetaView::of_map(&object).name().to_owned();
-        let key = target.key_of(collection, target.namespace, &name)?;
-        let exists = || Status::already_exists(&target.kind.resource.group, &target.kind.resource.plural, &name);
-        if is_dry_run {
-            collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
-            return match collection.get(&key) {
-                Some(_) => Err(exists()),
-                None => {
-                    let mut object = Arc::unwrap_or_clone(object);
-                    if !version.is_empty() {
-                        change_metadata(&mut object, |metadata| {
-                            metadata.insert("resourceVersion".to_owned(), version.into())
-                        });
-                    }
-                    let object = api.converter.dry_run_object(&target.kind, Arc::new(object)).await?;
-                    Ok(ReplyObject::Unstored(object))
-                }
-            };
+) -> Result<Created, Status> {
+    let mut conditions = creation_conditions(api, target, &object).await?;
+    let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
+    let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
+    let warnings = std::mem::take(&mut write.warnings);
+    creation.check().await?;
+    let name = ObjectMetaView::of_map(&write.object).name().to_owned();
+    let key = target.key_of(collection, target.namespace, &name)?;
+    let exists = || Status::already_exists(&target.kind.resource.group, &target.kind.resource.plural, &name);
+    if is_dry_run {
+        collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
+        if collection.get(&key).is_some() {
+            return Ok(Created::Exists(exists()));
         }
-        let value = match value {
-            Some(value) => value,
-            None => api.converter.stored_bytes(&target.kind, object.clone()).await?,
-        };
-        let value = Bytes::from(value);
-        let created = loop {
-            if target.rules.removal == RemovalRule::Namespace {
-                break namespace::create_empty(api, collection, &key, value).await;
-            }
-            let ttl = time_to_live(api, target);
-            match collection.create_if(&key, value.clone(), ttl, conditions).await {
-                // The namespace or the CRD changed, or is being deleted.
-                Err(Error::ConditionFailed(_)) => conditions = creation_conditions(api, target, &object).await?,
-                created => break created,
-            }
-        };
-        match created {
-            Ok(stored) => {
-                schema_work::record_completeness(&target.kind, &stored, is_complete);
-                return Ok(ReplyObject::stored(stored));
-            }
-            Err(Error::Conflict { .. }) if is_generated && attempt < NAME_ATTEMPTS => {
-                attempt += 1;
-                conditions = creation_conditions(api, target, &object).await?;
-            }
-            Err(Error::Conflict { .. }) => return Err(exists()),
-            Err(error) => return Err(cache_error(target, error)),
+        let mut object = Arc::unwrap_or_clone(write.object);
+        if !version.is_empty() {
+            change_metadata(&mut object, |metadata| metadata.insert("resourceVersion".to_owned(), version.into()));
         }
+        let object = api.converter.dry_run_object(&target.kind, Arc::new(object)).await?;
+        return Ok(Created::Object(ReplyObject::Unstored(object), warnings));
     }
-}
-
-/// A new object that can be stored.
-struct NewObject {
-    object: Arc<Map<String, Value>>,
-    /// What is stored; none if a webhook converts it.
-    value: Option<Vec<u8>>,
-    /// As [`schema_work::is_complete`] says. Nothing of a request waits for a compute thread once it is stored.
-    is_complete: Option<bool>,
-    warnings: Vec<String>,
-}
-
-impl NewObject {
-    /// Completes and validates a new object.
-    ///
-    /// # Errors
-    /// 422, and 504 if validation takes too long.
-    fn prepare(
-        target: &ObjectTarget<'_>,
-        mut object: Map<String, Value>,
-        (settings, limit): (&ValidationSettings, &WorkLimit),
-    ) -> Result<NewObject, Status> {
-        metadata::fill_new_object(target, &mut object);
-        (target.rules.begin_create)(&mut object)?;
-        (target.rules.prepare_new)(&target.kind, &mut object);
-        validate_new((settings, limit), (&target.kind, target.subresource), &mut object)?;
-        let warnings = object_warnings(&target.kind.resource, target.subresource, None, &object);
-        let value = local_bytes(&target.kind, &object)?;
-        let is_complete = schema_work::is_complete(&target.kind, &object);
-        Ok(NewObject { object: Arc::new(object), value, is_complete, warnings })
+    let value = Bytes::from(write.stored_value(api, target).await?);
+    let created = loop {
+        if target.rules.removal == RemovalRule::Namespace {
+            break namespace::create_empty(api, collection, &key, value).await;
+        }
+        let ttl = time_to_live(api, target);
+        match collection.create_if(&key, value.clone(), ttl, conditions).await {
+            // The namespace or the CRD changed, or is being deleted.
+            Err(Error::ConditionFailed(_)) => conditions = creation_conditions(api, target, &write.object).await?,
+            created => break created,
+        }
+    };
+    match created {
+        Ok(stored) => {
+            write.note_stored(target, &stored);
+            Ok(Created::Object(ReplyObject::stored(stored), warnings))
+        }
+        Err(Error::Conflict { .. }) => Ok(Created::Exists(exists())),
+        Err(error) => Err(cache_error(target, error)),
     }
 }
 

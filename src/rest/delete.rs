@@ -13,7 +13,6 @@ use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::{namespace, read};
 use crate::conversion::has_webhook;
-use crate::kinds::RemovalRule;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::watch_cache::{ResourceCollection, Stored, StoredList};
@@ -42,12 +41,7 @@ pub(super) async fn delete(
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
-        Removed::Marked(object) => {
-            if target.rules.removal == RemovalRule::Namespace && !options.is_dry_run {
-                namespace::start_removal(api, target.name.clone().into_owned());
-            }
-            ReplyContent::Object(object)
-        }
+        Removed::Marked(object) => ReplyContent::Object(object),
     };
     Ok(VerbReply::ok(content))
 }

@@ -24,7 +24,7 @@ pub(super) fn cache_error(target: &ObjectTarget<'_>, error: Error) -> Status {
 }
 
 /// 503 for a controller that cannot read or write objects.
-pub(super) fn unavailable(error: &Error) -> Status {
+pub(crate) fn unavailable(error: &Error) -> Status {
     Status::service_unavailable(error.to_string())
 }
 

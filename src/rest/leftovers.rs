@@ -24,7 +24,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// The name cannot be part of a key.
-    pub(super) fn emptiness_of(&self, namespace: &str) -> Result<Vec<CommitCondition>, KeyError> {
+    pub(crate) fn emptiness_of(&self, namespace: &str) -> Result<Vec<CommitCondition>, KeyError> {
         let below = self.namespaced_prefixes()?;
         below.iter().map(|prefix| Ok(CommitCondition::Empty(prefix.namespace(namespace)?))).collect()
     }
@@ -51,7 +51,7 @@ impl ApiServer {
     }
 
     /// Prefix of the resource of a CRD, by its name; none for one whose group is built in.
-    pub(super) fn crd_prefix(&self, name: &str) -> Option<Prefix> {
+    pub(crate) fn crd_prefix(&self, name: &str) -> Option<Prefix> {
         let (plural, group) = name.split_once('.')?;
         let is_custom = group.contains('.') && !self.has_builtin_group(group);
         Prefix::of_custom(KEY_ROOT, group, plural).ok().filter(|_| is_custom)
@@ -62,7 +62,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 503 if the store cannot be read or written.
-    pub(super) async fn delete_below(&self, prefix: &Prefix, condition: &CommitCondition) -> Result<usize, Status> {
+    pub(crate) async fn delete_below(&self, prefix: &Prefix, condition: &CommitCondition) -> Result<usize, Status> {
         let deleted = self.collections.delete_below(prefix, condition).await;
         deleted.map_err(|error| unavailable(&Error::Store(error)))
     }
@@ -71,7 +71,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// 503 if the store cannot be read.
-    pub(super) async fn report_leftovers(&self) -> Result<(), Status> {
+    pub(crate) async fn report_leftovers(&self) -> Result<(), Status> {
         let (Ok(root), Some(namespaces)) =
             (Prefix::parse(&format!("{KEY_ROOT}/")), self.builtin_collection("", "namespaces"))
         else {
@@ -138,53 +138,10 @@ fn report(counts: &BTreeMap<String, usize>, of: &str, then: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use serde_json::{Value, json};
-    use tokio::task::LocalSet;
-
-    use super::super::api_server::ApiServerSettings;
-    use super::super::create_initial_objects;
-    use super::super::namespace::{create_empty, start_removal};
+    use super::super::namespace::create_empty;
+    use super::super::test_support::{CRD, keys, object, server};
     use super::*;
-    use crate::kinds::ValidationSettings;
-    use crate::process::Drain;
-    use crate::resources::catalog::ResourceCatalog;
-    use crate::storage::{Expect, Key, MemoryStore, Mutation, Store};
-    use crate::watch_cache::{Collections, HistoryLimits};
-
-    const CRD: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";
-
-    /// A server above a store with these records.
-    async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer) {
-        let store = MemoryStore::new();
-        for (key, value) in records {
-            let key = Key::parse(key).unwrap();
-            store.commit(&key, Expect::Absent, Mutation::put(value.to_string())).await.unwrap();
-        }
-        let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), Arc::new(|| 0));
-        let settings = ApiServerSettings {
-            event_ttl: Duration::from_secs(3_600),
-            min_request_timeout: Duration::from_secs(1_800),
-            catalog: Arc::new(ResourceCatalog::default()),
-            request_timeout: Duration::from_secs(60),
-            validation: ValidationSettings::default(),
-        };
-        let api = ApiServer::new(collections, settings, Drain::new().1);
-        let crds = api.builtin_collection("apiextensions.k8s.io", "customresourcedefinitions").unwrap();
-        crds.ensure_loaded().await.unwrap();
-        (store, api)
-    }
-
-    fn object(name: &str) -> Value {
-        json!({"apiVersion": "v1", "metadata": {"name": name, "uid": name, "finalizers": ["example.com/hold"]}})
-    }
-
-    async fn keys(store: &MemoryStore, text: &str) -> Vec<String> {
-        let loaded = store.load(&Prefix::parse(text).unwrap()).await.unwrap();
-        loaded.records.iter().map(|record| record.key.to_string()).collect()
-    }
+    use crate::storage::{Expect, Key, Mutation, Store as _};
 
     #[tokio::test]
     async fn namespace_created_again_has_nothing_of_its_predecessor() {
@@ -199,7 +156,7 @@ mod tests {
             ("/registry/example.org/bars/of-cluster", object("a")),
         ])
         .await;
-        create_initial_objects(&api).await.unwrap();
+        api.report_leftovers().await.unwrap();
         let namespaces = api.builtin_collection("", "namespaces").unwrap();
         let key = namespaces.prefix().key("", "old").unwrap();
         create_empty(&api, &namespaces, &key, object("old").to_string().into()).await.unwrap();
@@ -213,27 +170,5 @@ mod tests {
         let again = create_empty(&api, &namespaces, &key, object("old").to_string().into()).await;
         assert!(matches!(again, Err(Error::Conflict { current: Some(_) })));
         assert_eq!(keys(&store, "/registry/secrets/old/").await, ["/registry/secrets/old/b"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn namespace_is_not_removed_before_objects_of_resources_that_are_not_served() {
-        let (time, uid) = ("2026-01-01T00:00:00Z", "held");
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "spec": {"finalizers": ["kubernetes"]},
-            "metadata": {"name": "held", "uid": uid, "deletionTimestamp": time}, "status": {"phase": "Terminating"}});
-        let (store, api) = server(&[
-            ("/registry/namespaces/held", namespace),
-            (CRD, object("foos.example.com")),
-            ("/registry/example.com/foos/held/a", object("a")),
-        ])
-        .await;
-        let run = async {
-            start_removal(&api, "held".to_owned());
-            while !api.removals.is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        LocalSet::new().run_until(run).await;
-        assert_eq!(keys(&store, "/registry/namespaces/").await, [""; 0]);
-        assert_eq!(keys(&store, "/registry/example.com/").await, [""; 0]);
     }
 }

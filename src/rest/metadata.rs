@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -10,15 +11,16 @@ use super::target::ObjectTarget;
 use crate::kinds::{RemovalRule, changes_generation, has_generation, rules};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::BoundedText;
-use crate::kubeapi::json::write_json;
+use crate::kubeapi::json::{write_json, write_stored_json};
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
+use crate::resources::builtin::builtin_kinds;
 
 /// Maximum size of the uids that a warning lists, in bytes.
 const MAX_LISTED: usize = 4 << 10;
 
 /// The current time in the format of `metav1.Time`: UTC, whole seconds.
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
@@ -42,6 +44,24 @@ pub(super) fn set_namespace(target: &ObjectTarget<'_>, object: &mut Map<String, 
     }
     change_metadata(object, |metadata| metadata.insert("namespace".to_owned(), json!(target.namespace)));
     Ok(())
+}
+
+/// A new object of a built-in kind that the server makes, as it is stored.
+///
+/// # Errors
+/// 500 for an unknown kind.
+pub(crate) fn new_object(
+    group: &str,
+    version: &str,
+    plural: &str,
+    mut object: Map<String, Value>,
+) -> Result<Bytes, Status> {
+    let kind = builtin_kinds().find(group, version, plural);
+    let kind = kind.ok_or_else(|| Status::internal_error(format_args!("no {plural}")))?;
+    let target = ObjectTarget::new(kind, "", "", "");
+    fill_new_object(&target, &mut object);
+    (target.rules.prepare_new)(&target.kind, &mut object);
+    Ok(write_stored_json(&object).bytes.into())
 }
 
 /// Completes the metadata of a new object (`rest.FillObjectMetaSystemFields`, `rest.BeforeCreate`).
@@ -146,6 +166,6 @@ pub(super) fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -
 }
 
 /// Whether an object is marked for deletion and has no finalizers.
-pub(super) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
+pub(crate) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
     ObjectMetaView::of_map(object).deletion_timestamp().is_some() && !has_finalizers(resource, object)
 }

@@ -4,10 +4,8 @@
 //! and `pkg/registry/generic/registry/store.go`) and is what clients see.
 
 mod api_server;
-mod bootstrap;
 #[cfg(test)]
 mod cost_tests;
-mod crd_controller;
 #[cfg(test)]
 mod crd_tests;
 mod create;
@@ -18,29 +16,33 @@ mod delete_options;
 mod dispatch;
 mod errors;
 mod leftovers;
-mod local_api_services;
 mod metadata;
 mod namespace;
-mod namespace_conditions;
 mod object_publisher;
 mod object_removal;
 mod object_type;
 mod patch;
 mod read;
-mod removals;
+mod removal_queues;
 mod representation;
 mod request;
 mod request_body;
 mod scale;
 mod target;
+#[cfg(test)]
+pub(crate) mod test_support;
 mod update;
 mod warnings;
 mod watch;
+mod write;
 mod write_options;
 
 pub use self::api_server::{ApiServer, ApiServerSettings};
-pub use self::bootstrap::create_initial_objects;
-pub use self::crd_controller::CrdController;
+pub(crate) use self::errors::unavailable;
+pub(crate) use self::metadata::{is_removable, new_object, now};
+pub(crate) use self::namespace::create_empty;
 pub use self::object_publisher::ObjectPublisher;
+pub(crate) use self::object_removal::remove_objects;
+pub(crate) use self::removal_queues::CrdIdentity;
 pub use self::request::{ApiRequest, FailedRequest};
 pub use self::write_options::FieldValidation;

@@ -2,9 +2,10 @@
 //! `k8s.io/apiserver/pkg/registry/rest/delete.go`).
 
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::stream::{self, Stream, StreamExt as _};
+use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
@@ -130,6 +131,25 @@ pub(super) async fn remove_all<'r>(
     }))
 }
 
+/// Deletes objects of a collection; returns those that are marked, because finalizers remain.
+///
+/// # Errors
+/// As [`remove_all`], and those of the store.
+pub(crate) async fn remove_objects(
+    collection: &ResourceCollection,
+    kind: &ServedKind,
+    objects: Vec<Arc<Stored>>,
+) -> Result<Vec<Arc<Stored>>, Status> {
+    let (options, mut remaining) = (DeleteOptions::default(), Vec::new());
+    let mut removals = pin!(remove_all(collection, kind, objects, &options).await?);
+    while let Some((object, removed)) = removals.try_next().await? {
+        if let Removed::Marked(_) = removed {
+            remaining.push(object);
+        }
+    }
+    Ok(remaining)
+}
+
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     let removal = target.rules.removal;
@@ -183,8 +203,6 @@ fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &De
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-
-    use futures_util::stream::TryStreamExt as _;
 
     use super::*;
     use crate::resources::custom::testing::served_kind;

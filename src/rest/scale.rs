@@ -121,7 +121,7 @@ pub(super) async fn scale(
             metadata.insert("resourceVersion".to_owned(), version.into());
         }
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: !is_conditional };
-        match replace(api, collection, &of_object, &current, Arc::new(object), write, warnings).await? {
+        match replace(api, collection, &of_object, &current, object, write, warnings).await? {
             Replaced::Done(ReplyObject::Stored(stored, _)) => {
                 let object = api.converter.served_object(&target.kind, collection, &stored).await?;
                 return read_scale(paths, &object).map(reply).map_err(Status::bad_request);

@@ -11,15 +11,17 @@ use narthex::authenticate::{
     AuthenticatedUser, Authenticator, GroupFilter, Peer, RequestHeaderConfig, Settings as AuthenticationSettings,
 };
 use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
+use narthex::controllers::Controllers;
 use narthex::kubeapi::continue_token::ContinueToken;
 use narthex::kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
 use narthex::kubeapi::list_options::ListOptions;
 use narthex::kubeapi::yaml::read_yaml;
 use narthex::kubeapi::{CanonicalPath, Query, RequestInfo};
+use narthex::observe::metrics::WorkQueues;
 use narthex::patch::{JsonPatch, MergePatch, StrategicPatch};
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
-use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, create_initial_objects};
+use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest};
 use narthex::route::Dealer;
 use narthex::storage::MemoryStore;
 use narthex::tls::ClientTrust;
@@ -365,7 +367,7 @@ fn stored_object_requests() {
     let clock: narthex::storage::Clock = Arc::new(|| 1_000_000);
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
-    local.block_on(&runtime, create_initial_objects(&api)).unwrap();
+    local.block_on(&runtime, Controllers::start(&api, &WorkQueues::default())).unwrap();
     let notifier = api.collections().notifier();
     let user = local.block_on(&runtime, anonymous_user());
     let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier, user));

@@ -107,7 +107,11 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
         certificates: sources.certificates(),
         peer_certificates: sources.peer_certificates(u64::MAX),
         cluster: inputs.cluster.as_ref().map(cluster_report),
-        storage: shared.metrics.storage().stats().map(StorageReport::from),
+        storage: shared
+            .metrics
+            .storage()
+            .stats()
+            .map(|stats| StorageReport::new(stats, shared.metrics.work_queues().stats())),
         authorizers: shared.access.authorizer.describe(),
         file_problems: inputs.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),

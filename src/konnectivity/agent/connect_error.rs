@@ -11,20 +11,40 @@ const WRONG_PORT: &str = "--proxy-server-port is the port that the server has fo
 
 /// Why there is no stream to a server: one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServerConnectError(pub(super) String);
+pub(super) struct ServerConnectError {
+    text: String,
+    refused: Option<RefusedCredential>,
+}
+
+/// What a server did not accept of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefusedCredential {
+    Certificate,
+    Token,
+}
 
 impl Display for ServerConnectError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 /// Adds what to do to a text that says what is wrong.
 fn with_advice(text: &str, advice: &str) -> ServerConnectError {
-    ServerConnectError(if advice.is_empty() { text.to_owned() } else { format!("{text}; {advice}") })
+    ServerConnectError::new(if advice.is_empty() { text.to_owned() } else { format!("{text}; {advice}") })
 }
 
 impl ServerConnectError {
+    /// An error without advice.
+    pub(super) fn new(text: String) -> ServerConnectError {
+        ServerConnectError { text, refused: None }
+    }
+
+    /// The sentence.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The name of a server is not known.
     pub(super) fn unresolved(host: &str, error: &io::Error) -> ServerConnectError {
         with_advice(
@@ -73,7 +93,8 @@ impl ServerConnectError {
     /// The connection failed after the TLS handshake of this side: with TLS 1.3 the server refuses a certificate then.
     pub(super) fn http2(what: &str, error: &h2::Error) -> ServerConnectError {
         let text = error.to_string();
-        let advice = match text.split_once("fatal alert: ").map(|(_, alert)| alert) {
+        let alert = text.split_once("fatal alert: ").map(|(_, alert)| alert);
+        let advice = match alert {
             Some(alert) if alert.starts_with("CertificateRequired") => {
                 "the server requires a client certificate: set --agent-cert and --agent-key"
             }
@@ -88,7 +109,8 @@ impl ServerConnectError {
             None if error.get_io().is_some() => "see the log of the server",
             None => WRONG_PORT,
         };
-        with_advice(&format!("{what}: {text}"), advice)
+        let refused = alert.map(|_| RefusedCredential::Certificate);
+        ServerConnectError { refused, ..with_advice(&format!("{what}: {text}"), advice) }
     }
 
     /// The server answers, but not as a Konnectivity server does.
@@ -104,26 +126,33 @@ impl ServerConnectError {
         if code == UNIMPLEMENTED {
             return ServerConnectError::not_konnectivity(&text);
         }
+        // The texts are those of the reference's server.
+        let is_token = lower.contains("token");
         let advice = if lower.contains("context was not found") {
             "the server requires a token: set --service-account-token-path"
-        } else if lower.contains("token") {
+        } else if is_token {
             "the token has to be of the server's --agent-namespace, --agent-service-account and --authentication-audience, and valid"
         } else {
             ""
         };
-        with_advice(&text, advice)
+        let refused = (is_token || !advice.is_empty()).then_some(RefusedCredential::Token);
+        ServerConnectError { refused, ..with_advice(&text, advice) }
     }
 
-    /// Names the files of the agent that the server may have refused.
+    /// Names the file of the agent that the server may have refused.
     pub(super) fn with_files(self, pair: Option<&PairFiles>, token_file: Option<&Path>) -> ServerConnectError {
-        let text = &self.0;
-        let mut files = Vec::new();
-        if let Some(pair) = pair.filter(|_| text.contains("fatal alert")) {
-            files.push(format!("--agent-cert is {}", pair.certificate.display()));
+        let file = match self.refused {
+            Some(RefusedCredential::Certificate) => {
+                pair.map(|pair| format!("--agent-cert is {}", pair.certificate.display()))
+            }
+            Some(RefusedCredential::Token) => {
+                token_file.map(|path| format!("--service-account-token-path is {}", path.display()))
+            }
+            None => None,
+        };
+        match file {
+            Some(file) => ServerConnectError { text: format!("{} ({file})", self.text), ..self },
+            None => self,
         }
-        if let Some(path) = token_file.filter(|_| text.contains("gRPC status") && text.contains("token")) {
-            files.push(format!("--service-account-token-path is {}", path.display()));
-        }
-        if files.is_empty() { self } else { ServerConnectError(format!("{text} ({})", files.join(", "))) }
     }
 }

@@ -315,7 +315,7 @@ async fn call_server(
     metadata: &AgentMetadata,
     connection_error: &OnceCell<h2::Error>,
 ) -> Result<OpenedCall, ServerConnectError> {
-    let failure = |error: &dyn Display| ServerConnectError(format!("the call failed: {error}"));
+    let failure = |error: &dyn Display| ServerConnectError::new(format!("the call failed: {error}"));
     let mut request =
         Request::post(format!("https://{authority}/AgentService/Connect")).body(()).map_err(|error| failure(&error))?;
     let headers = request.headers_mut();
@@ -369,8 +369,9 @@ fn read_server(headers: &HeaderMap) -> Result<(String, u32), ServerConnectError>
     let values = |name: &str| -> Vec<String> {
         headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     };
-    let [server_id] = <[String; 1]>::try_from(values("serverid"))
-        .map_err(|ids| ServerConnectError(format!("expected one server ID in the context, got [{}]", ids.join(" "))))?;
+    let [server_id] = <[String; 1]>::try_from(values("serverid")).map_err(|ids| {
+        ServerConnectError::new(format!("expected one server ID in the context, got [{}]", ids.join(" ")))
+    })?;
     let count = values("servercount");
     let server_count = count.first().and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1);
     Ok((server_id, server_count))

@@ -39,6 +39,32 @@ pub(super) struct DialRequest {
     pub(super) connection: i64,
 }
 
+/// Why a target has no connection, in the words of the reference.
+#[derive(Debug)]
+enum TargetDialError {
+    /// The agent may not connect to it.
+    Refused(String),
+    TimedOut(String),
+    Failed(String),
+}
+
+impl TargetDialError {
+    /// Name of the failure in the status report.
+    fn reason(&self) -> &'static str {
+        match self {
+            TargetDialError::Refused(_) => "refused",
+            TargetDialError::TimedOut(_) => "timeout",
+            TargetDialError::Failed(_) => "failed",
+        }
+    }
+
+    fn into_text(self) -> String {
+        match self {
+            TargetDialError::Refused(text) | TargetDialError::TimedOut(text) | TargetDialError::Failed(text) => text,
+        }
+    }
+}
+
 /// What connections to targets share.
 #[derive(Clone)]
 pub(super) struct EndpointContext {
@@ -56,20 +82,21 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
     let metrics = &context.state.metrics;
     let pending = CountedEndpoint::new(&context.state, |metrics| &metrics.pending_dials);
     let began = Instant::now();
-    let mut is_refused = false;
     let dialed = match check_destination(&protocol, &address, &context.allow, "agent") {
         // Boxed: a tunnel holds no memory of its dial.
         Ok(destination) => Box::pin(dial(&protocol, &destination)).await,
         Err(why) => {
             // The error names the address.
             tracing::warn!("dial refused: {why}");
-            is_refused = true;
-            Err(why)
+            Err(TargetDialError::Refused(why))
         }
     };
     // The tunnel exists before the server can send data for it.
     let opened = dialed.and_then(|socket| {
-        let tunnel = context.multiplexer.open(connection, &address).ok_or("the connection id is in use".to_owned())?;
+        let tunnel = context
+            .multiplexer
+            .open(connection, &address)
+            .ok_or_else(|| TargetDialError::Failed("the connection id is in use".to_owned()))?;
         Ok((socket, tunnel))
     });
     let (error, opened) = match opened {
@@ -78,13 +105,9 @@ pub(super) async fn serve_endpoint(context: EndpointContext, request: DialReques
             (String::new(), Some(opened))
         }
         Err(error) => {
-            let is_timeout = error.ends_with("i/o timeout");
+            let is_timeout = matches!(error, TargetDialError::TimedOut(_));
             if is_timeout { &metrics.dial_timeouts } else { &metrics.dial_failures }.fetch_add(1, Relaxed);
-            let reason = match is_refused {
-                true => "refused",
-                false if is_timeout => "timeout",
-                false => "failed",
-            };
+            let (reason, error) = (error.reason(), error.into_text());
             context.state.failed_dials.record(Failure { reason, address: &address, agent_id: "", error: &error });
             (error, None)
         }
@@ -115,10 +138,12 @@ async fn relay_target(socket: TcpStream, tunnel: MultiplexedTunnel) {
     }
 }
 
-async fn dial(protocol: &str, destination: &Destination) -> Result<TcpStream, String> {
+async fn dial(protocol: &str, destination: &Destination) -> Result<TcpStream, TargetDialError> {
     let socket = timeout(DIAL_TIMEOUT, connect(protocol, destination)).await;
-    let socket = socket.unwrap_or_else(|_| Err(format!("dial {protocol} {destination}: i/o timeout")))?;
-    configure_socket(&socket).map_err(|error| format!("dial {protocol} {destination}: {error}"))?;
+    let timed_out = |_| TargetDialError::TimedOut(format!("dial {protocol} {destination}: i/o timeout"));
+    let socket = socket.map_err(timed_out)?.map_err(TargetDialError::Failed)?;
+    let failed = |error| TargetDialError::Failed(format!("dial {protocol} {destination}: {error}"));
+    configure_socket(&socket).map_err(failed)?;
     Ok(socket)
 }
 
@@ -213,8 +238,9 @@ mod tests {
         ] {
             let dialed = match check_destination("tcp", &address, &[], "agent") {
                 Ok(destination) => dial("tcp", &destination).await,
-                Err(error) => Err(error),
+                Err(error) => Err(TargetDialError::Refused(error)),
             };
+            let dialed = dialed.map_err(TargetDialError::into_text);
             assert_eq!(dialed.unwrap_err(), expected);
         }
     }

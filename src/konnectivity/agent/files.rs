@@ -100,10 +100,11 @@ pub(super) fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::Clie
 
 pub(super) fn read_token(path: &Path) -> Result<String, ServerConnectError> {
     let token = std::fs::read_to_string(path);
-    let token = token.map_err(|error| ServerConnectError(format!("{} cannot be read: {error}", path.display())))?;
+    let token =
+        token.map_err(|error| ServerConnectError::new(format!("{} cannot be read: {error}", path.display())))?;
     let token = token.trim();
     if token.is_empty() {
-        return Err(ServerConnectError(format!("{} is empty", path.display())));
+        return Err(ServerConnectError::new(format!("{} is empty", path.display())));
     }
     Ok(token.to_owned())
 }

@@ -269,7 +269,11 @@ impl KonnectivityAgent {
     fn report(&mut self, failure: ServerConnectError) {
         self.delay = self.delay.mul_f64(1.5).min(self.settings.sync_interval_cap.max(self.settings.sync_interval));
         self.state.set_failing(true);
-        self.state.failed_connections.record(Failure { reason: "refused", error: &failure.0, ..Failure::default() });
+        self.state.failed_connections.record(Failure {
+            reason: "refused",
+            error: failure.text(),
+            ..Failure::default()
+        });
         if self.reported_failure.as_ref() != Some(&failure) {
             tracing::warn!("cannot connect to a Konnectivity server: {failure}");
             self.reported_failure = Some(failure);
@@ -331,7 +335,7 @@ async fn connect(
     (route, dialer): (&EgressRoute, &Dialer),
 ) -> Result<ServerStream, ServerConnectError> {
     // Read for each connection, so that all of them may be replaced at any time.
-    let config = client_config(settings).map_err(|problem| ServerConnectError(problem.to_string()))?;
+    let config = client_config(settings).map_err(|problem| ServerConnectError::new(problem.to_string()))?;
     let token = match &settings.token_file {
         Some(path) => Some(read_token(path)?),
         None => None,
@@ -348,7 +352,7 @@ async fn connect(
         ServerStream::open(AlertStream::new(stream), &authority, &metadata, settings.keepalive, &state.metrics.streams)
             .await;
     opened.map_err(|failure| {
-        ServerConnectError(format!(
+        ServerConnectError::new(format!(
             "{target}: {}",
             failure.with_files(settings.pair.as_ref(), settings.token_file.as_deref())
         ))
@@ -367,7 +371,7 @@ async fn open_tls(
     route: &EgressRoute,
     dialer: &Dialer,
 ) -> Result<ClientTlsStream<Box<dyn ServerSocket>>, ServerConnectError> {
-    let name = server_name(host).map_err(|problem| ServerConnectError(problem.to_string()))?;
+    let name = server_name(host).map_err(|problem| ServerConnectError::new(problem.to_string()))?;
     let connected = timeout(CONNECT_TIMEOUT, async {
         let stream: Box<dyn ServerSocket> = match target {
             ServerTarget::Direct(address) => {
@@ -378,8 +382,9 @@ async fn open_tls(
             }
             ServerTarget::Proxied(destination) => {
                 let opened = dialer.open(route, destination, CONNECT_TIMEOUT).await;
-                let opened = opened
-                    .map_err(|error| ServerConnectError(format!("{}; check HTTPS_PROXY and NO_PROXY", error.cause)))?;
+                let opened = opened.map_err(|error| {
+                    ServerConnectError::new(format!("{}; check HTTPS_PROXY and NO_PROXY", error.cause))
+                })?;
                 Box::new(opened.stream)
             }
         };
@@ -387,8 +392,8 @@ async fn open_tls(
     });
     match connected.await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(why)) => Err(ServerConnectError(format!("{target}: {why}"))),
-        Err(_) => Err(ServerConnectError(format!(
+        Ok(Err(why)) => Err(ServerConnectError::new(format!("{target}: {why}"))),
+        Err(_) => Err(ServerConnectError::new(format!(
             "{target}: no TLS connection within {CONNECT_TIMEOUT:?}; check --proxy-server-host, --proxy-server-port and the firewalls on the way"
         ))),
     }

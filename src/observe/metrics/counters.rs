@@ -171,6 +171,21 @@ pub(super) static REVIEW_SECONDS: BucketBounds = seconds!(
     "10" = 10000 / 1,
 );
 
+/// `workqueue_work_duration_seconds` (k8s.io/component-base/metrics/prometheus/workqueue/metrics.go): each bound is ten times
+/// the one before, as a float.
+pub(super) static WORK_QUEUE_SECONDS: BucketBounds = seconds!(
+    "1e-08" = 1 / 100_000,
+    "1e-07" = 1 / 10_000,
+    "1e-06" = 1 / 1_000,
+    "9.999999999999999e-06" = 1 / 100,
+    "9.999999999999999e-05" = 1 / 10,
+    "0.001" = 1 / 1,
+    "0.01" = 10 / 1,
+    "0.1" = 100 / 1,
+    "1" = 1000 / 1,
+    "10" = 10000 / 1,
+);
+
 /// `apiserver_conversion_webhook_duration_seconds`
 /// (k8s.io/apiextensions-apiserver/pkg/apiserver/conversion/metrics.go).
 pub(super) static WEBHOOK_SECONDS: BucketBounds = seconds!(

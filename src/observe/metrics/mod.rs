@@ -42,6 +42,7 @@ pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMe
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub use families::storage::{ResourceStats, StorageMetrics, StorageOperation, StorageRequests, StorageStats};
 pub(in crate::observe) use families::tracing::{SpanCounts, SpanLoss};
+pub use families::work_queues::{WorkQueueMetrics, WorkQueueStats, WorkQueues};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
@@ -89,6 +90,7 @@ pub struct Metrics {
     storage: StorageMetrics,
     conversion: Arc<ConversionMetrics>,
     compute: Arc<ComputeMetrics>,
+    work_queues: WorkQueues,
 }
 
 /// The open connections of the client listener.
@@ -198,6 +200,7 @@ impl Metrics {
             storage: StorageMetrics::default(),
             conversion: Arc::default(),
             compute: Arc::default(),
+            work_queues: WorkQueues::default(),
         })
     }
 
@@ -279,6 +282,11 @@ impl Metrics {
     /// Metrics of the queue for compute threads.
     pub fn compute(&self) -> &Arc<ComputeMetrics> {
         &self.compute
+    }
+
+    /// Metrics of the controllers' work queues.
+    pub fn work_queues(&self) -> &WorkQueues {
+        &self.work_queues
     }
 
     /// Metrics of the store and the watch cache.

@@ -89,6 +89,7 @@ fn render_families(metrics: &Metrics, text: &mut MetricsText) {
     if is_process {
         ProcessStats::read().render(text);
     }
+    metrics.work_queues.render(text);
 }
 
 fn render_client_connections(metrics: &Metrics, text: &mut MetricsText) {
@@ -560,7 +561,7 @@ mod tests {
             size: 40_960,
             revision: 20_000_000_000_000_012,
             compacted: 7,
-            unenforced_definitions: vec!["foos.g".to_owned()],
+            unenforced_crds: vec!["foos.g".to_owned()],
             resources: vec![
                 ResourceStats { resource: "configmaps".to_owned(), objects: 2, ..ResourceStats::default() },
                 ResourceStats {
@@ -579,6 +580,12 @@ mod tests {
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
         metrics.compute().record_wait(Duration::from_millis(6));
         metrics.compute().record_refusal(ComputeRefusal::QueueFull);
+        let work_queue = metrics.work_queues().add("namespace");
+        work_queue.record_add();
+        work_queue.set_depth(0, 1);
+        let began = std::time::Instant::now();
+        work_queue.record_start(Duration::from_millis(6), began);
+        work_queue.record_end(began, Some("a: objects remain".to_owned()));
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: Some(9968) });
@@ -587,10 +594,11 @@ mod tests {
 
     /// The text without lines that depend on the process, and without values that depend on the time and the host.
     fn stable(text: &str) -> String {
-        const TIMES: [&str; 3] = [
+        const TIMES: [&str; 4] = [
             "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds{",
             "authentication_token_cache_request_duration_seconds_",
             "narthex_remote_call_last_success_timestamp_seconds{",
+            "workqueue_work_duration_seconds_",
         ];
         let stable = |line: &&str| !line.contains(" process_") && !line.starts_with("process_");
         let placeholders = |line: &str| {

@@ -105,15 +105,24 @@ fn add(text: &str, families: &mut BTreeMap<String, Family>) {
 fn named_in(sources: &[SourceFile]) -> BTreeSet<String> {
     let files = sources.iter().filter(|file| file.path.starts_with("src/observe/metrics/"));
     let literals = files.flat_map(|file| &file.literals).map(|literal| literal.value.clone());
-    let prefixes =
-        ["narthex_", "apiserver_", "aggregator_", "authenti", "etcd_", "leader_election_", "process_", "konnectivity_"];
+    let prefixes = [
+        "narthex_",
+        "apiserver_",
+        "aggregator_",
+        "authenti",
+        "etcd_",
+        "leader_election_",
+        "process_",
+        "konnectivity_",
+        "workqueue_",
+    ];
     let is_name = |text: &String| {
         text.matches('_').count() >= if text.starts_with("authenti") { 1 } else { 2 }
             && prefixes.iter().any(|prefix| text.starts_with(prefix))
             && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit())
             && text != "apiserver_id_hash"
     };
-    // Three are shorter.
-    let short = ["narthex_watches"];
+    // These are shorter.
+    let short = ["narthex_watches", "workqueue_depth"];
     literals.filter(|text| is_name(text) || short.contains(&text.as_str())).collect()
 }

@@ -360,12 +360,10 @@ async fn egress_konnectivity_unix_socket_created_later() {
     let fixture =
         GatewayFixture::from_registry(environment, &[&format!("--egress-selector-config-file={}", path.display())]);
     let client = fixture.http2().await;
-    let began = std::time::Instant::now();
     // From the attempt itself, or from a probe that was faster.
     let response = client.get(THINGS).await;
     response.assert_failure(503, "ServiceUnavailable");
     assert!(response.text().contains("ProxyUnreachable"), "{}", response.text());
-    assert!(began.elapsed() < std::time::Duration::from_secs(5), "it is known at once");
     fixture.gateway.wait_for_log(&["the socket does not exist (yet)"]).await;
     let server = FakeEgressProxy::start_unix(ProxyProtocol::HttpConnect, &socket, connect_to(backend.address));
     eventually("the socket", async || (client.get(THINGS).await.status == 200).then_some(())).await;

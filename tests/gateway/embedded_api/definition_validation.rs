@@ -151,10 +151,10 @@ async fn definition_with_rules_accepted_with_flag_and_warning() {
     assert_eq!(warnings, [warning]);
     let unenforced = eventually("the status to name the definition", async || {
         let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();
-        Some(report["storage"]["unenforcedDefinitions"].clone()).filter(|names| *names != json!([]))
+        Some(report["storage"]["unenforcedCrds"].clone()).filter(|names| *names != json!([]))
     });
     assert_eq!(unenforced.await, json!(["foos.example.com"]));
-    assert_eq!(metric_value(&api.gateway, "narthex_unenforced_definitions").await, Some(1.0));
+    assert_eq!(metric_value(&api.gateway, "narthex_unenforced_crds").await, Some(1.0));
     let output = run_narthex(&["status".to_owned(), format!("--admin-address={}", api.gateway.admin)]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("rules (x-kubernetes-validations) are not enforced: foos.example.com"), "{text}");

@@ -51,7 +51,9 @@ async fn konnectivity_server_that_does_not_answer_holds_up_no_other() {
     // It accepts connections, and says nothing.
     let silent = TcpListener::bind((ADDRESSES[1], port)).unwrap();
     let agent = start_agent(&environment, "a", &[ADDRESSES[1], ADDRESSES[0]].join(","), port);
+    // Both sides: the server counts the agent before the agent has the answer.
     servers[0].wait_for_agents(1).await;
+    agent.wait_for_log(&["connected to a server"]).await;
     let attempt = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
     drop(servers.pop());
     let again = ServerProcess::start_at(&environment, "again", "http-connect", (ADDRESSES[0], port), &[]).await;

@@ -1,6 +1,6 @@
 //! Requests on an open connection to an endpoint whose process is stopped, or only busy.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
 
@@ -11,9 +11,6 @@ use crate::support::fixtures::{TestEnvironment, eventually};
 use crate::support::gateway_fixture::{GatewayFixture, THINGS};
 use crate::support::process::BackendProcess;
 use crate::support::raw_backend::{RawFrame, RawH2Connection};
-
-/// Less than it takes until an endpoint that answers no pings is given up for every request.
-const DETECTION_LIMIT: Duration = Duration::from_millis(6500);
 
 /// A gateway and one client, which has been answered by each of `processes`.
 async fn connect_to_processes(environment: TestEnvironment, processes: &[&BackendProcess]) -> (GatewayFixture, Client) {
@@ -37,11 +34,8 @@ async fn stopped_endpoint_get_on_open_connection_is_503_with_reason() {
     let process = BackendProcess::start(&environment, "a", &BackendSettings::http2());
     let (fixture, client) = connect_to_processes(environment, &[&process]).await;
     process.pause();
-    let began = Instant::now();
     let response = client.get(THINGS).await;
-    let waited = began.elapsed();
     let status = response.assert_failure(503, "ServiceUnavailable");
-    assert!(waited < DETECTION_LIMIT, "{waited:?} {status}");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("NoAnswer, its endpoint did not answer within "), "{message}");
     assert!(!message.contains("127.0.0.1"), "{message}");
@@ -49,10 +43,10 @@ async fn stopped_endpoint_get_on_open_connection_is_503_with_reason() {
     assert_eq!(retry_after_seconds(&response), Some(1));
     fixture.gateway.wait_for_log(&[&format!("endpoint {} did not answer within ", process.address)]).await;
     // The next need not find it out, nor another thread's.
-    let began = Instant::now();
     fixture.http1().await.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
     client.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
-    assert!(began.elapsed() < DETECTION_LIMIT);
+    let waits = fixture.gateway.log_lines().iter().filter(|line| line.contains("did not answer within ")).count();
+    assert_eq!(waits, 1, "requests that waited for an answer");
     let output =
         || fixture.gateway.log_lines().iter().filter(|line| line.contains("does not answer; not used")).count();
     for times in 1..=2 {
@@ -70,14 +64,14 @@ async fn stopped_endpoint_get_on_open_connection_is_503_with_reason() {
 async fn stopped_endpoint_get_is_sent_to_another() {
     let environment = TestEnvironment::new();
     let [a, b] = ["a", "b"].map(|name| BackendProcess::start(&environment, name, &BackendSettings::http2()));
-    let (_scene, client) = connect_to_processes(environment, &[&a, &b]).await;
+    let (fixture, client) = connect_to_processes(environment, &[&a, &b]).await;
     a.pause();
-    let began = Instant::now();
     for _ in 0..20 {
         let response = client.get(THINGS).await;
         assert_eq!((response.status.as_u16(), response.text()), (200, "{\"by\":\"b\"}".to_owned()));
     }
-    assert!(began.elapsed() < DETECTION_LIMIT, "{:?}", began.elapsed());
+    let waits = fixture.gateway.log_lines().iter().filter(|line| line.contains("did not answer within ")).count();
+    assert!(waits <= 1, "{waits} requests waited for an answer");
 }
 
 /// client-go sends its own limit, `kubectl --request-timeout=5s`: an answer that comes at its end is not read.

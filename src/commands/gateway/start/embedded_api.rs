@@ -10,12 +10,13 @@ use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
+use crate::controllers::Controllers;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, HelpTopic, Problem, Published, ShutdownPhase};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::{ApiServer, CrdController, create_initial_objects};
+use crate::rest::ApiServer;
 use crate::route::RouteTable;
 use crate::storage::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
@@ -81,7 +82,8 @@ pub(super) fn start_embedded_api(
     let monitor = store.monitor().clone();
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
     let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone())
-        .with_compute_metrics(metrics.compute().clone());
+        .with_compute_metrics(metrics.compute().clone())
+        .with_work_queue_metrics(metrics.work_queues());
     let api = match stored_services(config, &api) {
         Some(services) => {
             api.with_conversion_webhooks(start_webhooks(services, own, egress)?, metrics.conversion().clone())
@@ -91,19 +93,19 @@ pub(super) fn start_embedded_api(
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources, api.clone());
     let (sender, created) = channel();
-    let (first, mut drain) = (api.clone(), drain.clone());
+    let (first, metrics, mut drain) = (api.clone(), metrics.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
-        let definitions = match CrdController::start(first.clone()).await {
-            Ok(definitions) => definitions,
+        let controllers = match Controllers::start(&first, metrics.work_queues()).await {
+            Ok(controllers) => controllers,
             Err(status) => return drop(sender.send(Err(status))),
         };
-        let _ = sender.send(create_initial_objects(&first).await);
+        let _ = sender.send(Ok(()));
         let notifier = collections.notifier();
         tokio::task::spawn_local({
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(definitions.run(notifier));
+        tokio::task::spawn_local(controllers.run(notifier));
         // Before the first request for each. A resource that cannot be read is tried again by its requests.
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;
@@ -169,7 +171,7 @@ fn count_storage(
             revision: monitor.revision(),
             compacted: monitor.compacted(),
             refusal: monitor.refusal().map(|error| error.to_string()),
-            unenforced_definitions: api.unenforced_crds(),
+            unenforced_crds: api.unenforced_crds(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
         }
     });

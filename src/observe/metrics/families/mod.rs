@@ -15,3 +15,4 @@ pub(super) mod reviews;
 pub(super) mod socks5;
 pub(super) mod storage;
 pub(super) mod tracing;
+pub(super) mod work_queues;

@@ -47,7 +47,7 @@ pub struct StorageStats {
     /// Why the last write was refused; none after one that succeeded.
     pub refusal: Option<String>,
     /// CustomResourceDefinitions with rules, which are not enforced.
-    pub unenforced_definitions: Vec<String>,
+    pub unenforced_crds: Vec<String>,
     /// The resources that are in the watch cache, by group and plural.
     pub resources: Vec<ResourceStats>,
 }
@@ -163,15 +163,15 @@ impl StorageMetrics {
         }
     }
 
-    /// Family `narthex_unenforced_definitions`.
+    /// Family `narthex_unenforced_crds`.
     pub(in crate::observe::metrics) fn render_unenforced(&self, stats: &StorageStats, text: &mut MetricsText) {
         text.family(
-            "narthex_unenforced_definitions",
+            "narthex_unenforced_crds",
             MetricType::Gauge,
             "CustomResourceDefinitions with validation rules (x-kubernetes-validations), which are not enforced.",
         );
         if self.source.get().is_some() {
-            text.sample(&[], stats.unenforced_definitions.len() as u64);
+            text.sample(&[], stats.unenforced_crds.len() as u64);
         }
     }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::metadata;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::Resource;
+use crate::rest::now;
 
 /// Most finalizers that a condition names; kube-controller-manager names all.
 const MAX_FINALIZERS: usize = 100;
@@ -69,7 +69,7 @@ impl RemainingContent {
         let mut is_changed = false;
         for [kind, status, reason, message] in self.conditions() {
             let new = json!({
-                "type": kind, "status": status, "lastTransitionTime": metadata::now(), "reason": reason, "message": message,
+                "type": kind, "status": status, "lastTransitionTime": now(), "reason": reason, "message": message,
             });
             let Some(old) = conditions.iter_mut().find(|one| one["type"] == new["type"]) else {
                 conditions.push(new);

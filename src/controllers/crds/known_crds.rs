@@ -1,43 +1,36 @@
-//! Serves what the CustomResourceDefinitions of the store define: accepts their names, publishes the catalog, registers
-//! their groups, and removes what is deleted.
+//! What the CustomResourceDefinitions of the store make of the catalog: their names, the groups that are registered, and
+//! what of them changed.
 
-mod conditions;
-mod names;
-mod removal;
-
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
-use self::names::{TakenNames, accept_names};
-use self::removal::{is_pending, start_removal};
+use super::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
+use super::names::{TakenNames, accept_names};
+use crate::controllers::crd_removal::is_pending;
+use crate::controllers::local_api_services::api_service_name;
 use crate::conversion::stored_object;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
-use crate::process::ShutdownPhase;
-use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Crd, custom_entries};
-use crate::rest::api_server::ApiServer;
-use crate::rest::errors::unavailable;
-use crate::rest::local_api_services::{api_service_name, register_selected_groups};
+use crate::rest::{ApiServer, CrdIdentity, unavailable};
 use crate::storage::Revision;
-use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
+use crate::watch_cache::{Error, ResourceCollection, Stored};
+use crate::work_queue::WorkQueue;
 
 /// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published
 /// with pauses of seconds.
 const DOCUMENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause after the store could not be read or written.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// The controller of CustomResourceDefinitions.
-pub struct CrdController {
+/// The CRDs as they were read, with what is not dealt with yet.
+pub(super) struct KnownCrds {
     api: ApiServer,
     crds: ResourceCollection,
+    /// Names of the Local APIServices to be looked at.
+    api_services: WorkQueue<String>,
     known: BTreeMap<String, KnownCrd>,
     /// Names of CRDs whose schemas were checked, with uids and generations.
     checked: HashMap<String, (String, i64)>,
@@ -64,19 +57,13 @@ struct KnownCrd {
     entries: Vec<CatalogEntry>,
 }
 
-impl CrdController {
-    /// Reads the CRDs of the store and publishes the catalog.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn start(api: ApiServer) -> Result<CrdController, Status> {
-        let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-        let kind = kind.ok_or_else(|| Status::internal_error("no customresourcedefinitions"))?;
-        let crds = api.collection(&kind.resource)?;
-        crds.ensure_loaded().await.map_err(|error| unavailable(&error))?;
-        let mut controller = CrdController {
-            api,
-            crds,
+impl KnownCrds {
+    /// Reads the CRDs of the store and publishes the catalog. `crds` is loaded.
+    pub(super) fn new(api: &ApiServer, crds: &ResourceCollection, api_services: WorkQueue<String>) -> KnownCrds {
+        let mut known = KnownCrds {
+            api: api.clone(),
+            crds: crds.clone(),
+            api_services,
             known: BTreeMap::new(),
             checked: HashMap::new(),
             changed_groups: BTreeSet::new(),
@@ -84,50 +71,13 @@ impl CrdController {
             is_behind: true,
             registered: BTreeSet::new(),
         };
-        controller.update_catalog();
-        controller.registered = controller.served_versions();
-        Ok(controller)
-    }
-
-    /// Follows the CRDs until the process drains. The thread should run `notifier`.
-    pub async fn run(mut self, notifier: Notifier) {
-        let mut drain = self.api.drain.clone();
-        tokio::select! {
-            () = self.follow(&notifier) => {}
-            () = drain.wait_for(ShutdownPhase::Draining) => {}
-        }
-    }
-
-    async fn follow(&mut self, notifier: &Notifier) {
-        loop {
-            if let Err(status) = self.follow_once(notifier).await {
-                tracing::warn!("CustomResourceDefinitions cannot be followed, tried again: {}", status.message);
-            }
-            tokio::time::sleep(RETRY_PAUSE).await;
-        }
-    }
-
-    async fn follow_once(&mut self, notifier: &Notifier) -> Result<(), Status> {
-        let query = WatchQuery {
-            namespace: None,
-            selection: Selection::default(),
-            start: WatchStart::Latest { marks_end: true },
-            sends_bookmarks: false,
-            timeout: None,
-        };
-        let mut cursor = self.crds.watch(query, notifier).await.map_err(|error| unavailable(&error))?;
-        loop {
-            self.reconcile().await?;
-            match cursor.next().await {
-                Ok(Some(_)) => {}
-                Ok(None) | Err(Error::Expired { .. }) => return Ok(()),
-                Err(error) => return Err(unavailable(&error)),
-            }
-        }
+        known.update_catalog();
+        known.registered = known.served_versions();
+        known
     }
 
     /// Brings the status of every CRD, the catalog and the registered groups up to date.
-    async fn reconcile(&mut self) -> Result<(), Status> {
+    pub(super) async fn reconcile(&mut self) -> Result<(), Status> {
         self.is_behind |= self.read_changes();
         while self.is_behind {
             let groups = std::mem::take(&mut self.changed_groups);
@@ -151,12 +101,13 @@ impl CrdController {
         let served = self.served_versions();
         if served != self.registered {
             let changed = served.symmetric_difference(&self.registered);
-            let changed: HashSet<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
-            register_selected_groups(&self.api, |name| changed.contains(name)).await?;
+            let changed: Vec<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
+            changed.iter().for_each(|name| self.api_services.add(name.clone()));
+            self.api_services.wait_until_finished(&changed).await;
             self.registered = served;
         }
         if !accepted.is_empty() {
-            let documented = self.api.catalog_publisher.wait_until_applied();
+            let documented = self.api.catalog_publisher().wait_until_applied();
             if tokio::time::timeout(DOCUMENTS_TIMEOUT, documented).await.is_err() {
                 tracing::warn!(
                     "discovery does not have the latest CustomResourceDefinitions; they are served nevertheless"
@@ -204,7 +155,7 @@ impl CrdController {
                 }
             }
         }
-        self.api.unenforced.lock().retain(|name| self.known.contains_key(name));
+        self.api.unenforced_rules().lock().retain(|name| self.known.contains_key(name));
         has_changed
     }
 
@@ -317,18 +268,19 @@ impl CrdController {
         kinds.map(|kind| (kind.resource.group.to_string(), kind.version.version.to_string())).collect()
     }
 
-    /// Begins the removal of CRDs that are marked, on this thread.
+    /// Begins the removal of CRDs that are marked.
     fn remove_deleted(&self) {
-        for known in self.known.values().filter(|known| is_pending(&known.crd)) {
-            let kind = known.entries.first().map(|entry| entry.kind.clone());
-            start_removal(&self.api, &self.crds, &known.crd, kind);
+        for crd in self.known.values().map(|known| &known.crd).filter(|crd| is_pending(crd)) {
+            let (name, uid) = (crd.metadata.name.clone(), crd.metadata.uid.clone());
+            self.api.removal_queues().crds.add(CrdIdentity { name, uid });
         }
     }
 }
+
 /// Notes whether a CRD has rules. Their expressions are not evaluated here, which is logged once.
 fn note_unenforced_rules(api: &ApiServer, name: &str, crd: &[u8]) {
     let count = std::str::from_utf8(crd).map_or(0, |text| text.matches(RULES_FIELD).count());
-    let mut unenforced = api.unenforced.lock();
+    let mut unenforced = api.unenforced_rules().lock();
     if count == 0 {
         unenforced.remove(name);
     } else if unenforced.insert(name.to_owned()) {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::resources::custom::api_approval::{APPROVAL_ANNOTATION, ApprovalState, approval_state, is_protected_group};
 use crate::resources::custom::crd::{Crd, CrdCondition};
-use crate::rest::metadata;
+use crate::rest::now;
 use crate::schema::PatternBudget;
 use crate::schema::props::JsonSchemaProps;
 use crate::schema::structural::{conversion_error, validate_structural};
@@ -35,12 +35,12 @@ pub(super) fn set_condition(crd: &mut Crd, mut wanted: CrdCondition) {
         Some(found) => {
             wanted.last_transition_time = match found.status == wanted.status {
                 true => found.last_transition_time.clone(),
-                false => Some(metadata::now()),
+                false => Some(now()),
             };
             *found = wanted;
         }
         None => {
-            wanted.last_transition_time = Some(metadata::now());
+            wanted.last_transition_time = Some(now());
             conditions.push(wanted);
         }
     }

@@ -1,0 +1,106 @@
+//! Controllers of the embedded API server: each brings one kind of object into the state that it should have. All have
+//! the same runner, with a work queue each.
+//!
+//! They run on the thread `embedded-api`, above the watch cache: they follow its collections and write as clients do.
+
+mod crd_removal;
+mod crds;
+mod local_api_services;
+mod namespaces;
+mod runner;
+mod system_namespaces;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+
+use tokio::task::JoinSet;
+
+use self::crd_removal::CrdRemovalController;
+use self::crds::CrdController;
+use self::local_api_services::LocalApiServiceController;
+use self::namespaces::NamespaceController;
+use self::runner::{Controller as _, follow, run};
+use self::system_namespaces::SystemNamespaceController;
+use crate::kubeapi::Status;
+use crate::observe::metrics::WorkQueues;
+use crate::process::ShutdownPhase;
+use crate::resources::builtin::builtin_kinds;
+use crate::rest::ApiServer;
+use crate::watch_cache::{Notifier, ResourceCollection};
+
+/// The controllers of one embedded API server.
+pub struct Controllers {
+    api: ApiServer,
+    crds: Rc<CrdController>,
+    crd_removal: Rc<CrdRemovalController>,
+    local_api_services: Rc<LocalApiServiceController>,
+    namespaces: Rc<NamespaceController>,
+    system_namespaces: Rc<SystemNamespaceController>,
+}
+
+impl Controllers {
+    /// Publishes what the CustomResourceDefinitions of the store define, and creates the objects that every server has:
+    /// the system namespaces and the Local APIServices.
+    ///
+    /// # Errors
+    /// The store cannot be read or written.
+    pub async fn start(api: &ApiServer, metrics: &WorkQueues) -> Result<Controllers, Status> {
+        let local_api_services = Rc::new(LocalApiServiceController::new(api, metrics)?);
+        let crds = CrdController::start(api, metrics, local_api_services.queue().clone()).await?;
+        // First: a system namespace that is created deletes what it finds.
+        api.report_leftovers().await?;
+        let system_namespaces = SystemNamespaceController::start(api, metrics).await?;
+        local_api_services.start().await?;
+        Ok(Controllers {
+            api: api.clone(),
+            crds: Rc::new(crds),
+            crd_removal: Rc::new(CrdRemovalController::new(api)?),
+            local_api_services,
+            namespaces: Rc::new(NamespaceController::new(api)?),
+            system_namespaces: Rc::new(system_namespaces),
+        })
+    }
+
+    /// Runs the controllers on this thread until the process drains. The thread should run `notifier`.
+    pub async fn run(self, notifier: Notifier) {
+        let mut drain = self.api.drain().clone();
+        let mut tasks = JoinSet::new();
+        self.spawn_feeds(&mut tasks, &notifier);
+        let Controllers { crds, crd_removal, local_api_services, namespaces, system_namespaces, .. } = self;
+        tasks.spawn_local(async move { run(&*crds).await });
+        tasks.spawn_local(async move { run(&*crd_removal).await });
+        tasks.spawn_local(async move { run(&*local_api_services).await });
+        tasks.spawn_local(async move { run(&*namespaces).await });
+        tasks.spawn_local(async move { run(&*system_namespaces).await });
+        drain.wait_for(ShutdownPhase::Draining).await;
+    }
+
+    /// Spawns what adds the keys of changed objects to the queues.
+    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
+        let (crds, watched) = (self.crds.clone(), notifier.clone());
+        tasks.spawn_local(async move { follow(crds.collection(), &watched, |_| crds.observe()).await });
+        let (services, watched) = (self.local_api_services.clone(), notifier.clone());
+        tasks.spawn_local(async move {
+            follow(services.collection(), &watched, |event| services.observe(event)).await;
+        });
+        let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
+        let watched = notifier.clone();
+        tasks.spawn_local(async move {
+            follow(namespaces.collection(), &watched, |event| {
+                namespaces.observe(event);
+                system.observe(event);
+            })
+            .await;
+        });
+    }
+}
+
+/// The collection of a built-in resource.
+///
+/// # Errors
+/// 500 if there is no such resource.
+fn builtin_collection(api: &ApiServer, group: &str, plural: &str) -> Result<ResourceCollection, Status> {
+    let resource = builtin_kinds().resource(group, plural);
+    api.collection(resource.ok_or_else(|| Status::internal_error(format_args!("no {plural}")))?)
+}

@@ -1,0 +1,75 @@
+//! The namespaces that every server has (`pkg/controlplane/controller/systemnamespaces`).
+
+use serde_json::{Map, Value, json};
+
+use super::builtin_collection;
+use super::runner::Controller;
+use crate::kubeapi::Status;
+use crate::observe::metrics::WorkQueues;
+use crate::rest::{ApiServer, create_empty, new_object, unavailable};
+use crate::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
+use crate::work_queue::{BackOff, WorkQueue};
+
+/// Namespaces that kube-apiserver creates.
+const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// The controller that creates the system namespaces, again if one is deleted.
+pub(super) struct SystemNamespaceController {
+    api: ApiServer,
+    namespaces: ResourceCollection,
+    queue: WorkQueue<&'static str>,
+}
+
+impl SystemNamespaceController {
+    /// Creates the system namespaces that do not exist.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub(super) async fn start(api: &ApiServer, metrics: &WorkQueues) -> Result<SystemNamespaceController, Status> {
+        let namespaces = builtin_collection(api, "", "namespaces")?;
+        let queue = WorkQueue::new(BackOff::default(), metrics.add("system_namespaces"));
+        let controller = SystemNamespaceController { api: api.clone(), namespaces, queue };
+        for name in SYSTEM_NAMESPACES {
+            controller.reconcile(&name).await?;
+        }
+        Ok(controller)
+    }
+
+    /// Adds a system namespace that was deleted; all of them when the namespaces begin to be watched.
+    pub(super) fn observe(&self, event: Option<&WatchEvent>) {
+        let name = match event {
+            None => None,
+            Some(WatchEvent { kind: WatchEventKind::Deleted, object: Some(deleted), .. }) => Some(deleted.name()),
+            Some(_) => return,
+        };
+        for known in SYSTEM_NAMESPACES.into_iter().filter(|known| name.is_none_or(|name| name == *known)) {
+            self.queue.add(known);
+        }
+    }
+}
+
+impl Controller for SystemNamespaceController {
+    type Key = &'static str;
+
+    const CONCURRENCY: usize = 1;
+
+    fn queue(&self) -> &WorkQueue<&'static str> {
+        &self.queue
+    }
+
+    async fn reconcile(&self, name: &&'static str) -> Result<(), Status> {
+        let key = self.namespaces.prefix().key("", name).map_err(Status::internal_error)?;
+        if self.namespaces.get_latest(&key).await.map_err(|error| unavailable(&error))?.is_some() {
+            return Ok(());
+        }
+        let mut object: Map<String, Value> = Map::new();
+        object.insert("apiVersion".to_owned(), json!("v1"));
+        object.insert("kind".to_owned(), json!("Namespace"));
+        object.insert("metadata".to_owned(), json!({"name": name}));
+        let value = new_object("", "v1", "namespaces", object)?;
+        match create_empty(&self.api, &self.namespaces, &key, value).await {
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+}
