@@ -12,15 +12,6 @@
 //!
 //! The blank lines between the declarations keep rustfmt from sorting them by name.
 
-// Kubernetes API conventions: group and version, request info, user, Status. No I/O.
-pub mod kubeapi;
-
-// Structural schemas: pruning, defaults. No I/O.
-pub mod schema;
-
-// Patches: JSON patch, merge patch, strategic merge patch. No I/O.
-pub mod patch;
-
 // CEL expressions of configuration files: compiled once, evaluated with a cost limit. No I/O.
 pub mod expression;
 

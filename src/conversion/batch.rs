@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::json::{json_size, write_stored_json};
 use serde_json::Value;
 
 use super::cache::ConversionGuard;
@@ -10,8 +12,6 @@ use super::webhook::{ConversionWebhooks, WebhookResource};
 use super::{MAX_CONVERTED_BYTES, prune_converted, too_large_list};
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kinds::custom_resource;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::{json_size, write_stored_json};
 use crate::resources::ServedKind;
 use crate::storage::KeyValue;
 use crate::watch_cache::{ResourceCollection, Stored};

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use kubeapi::Status;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::kubeapi::Status;
 use crate::storage::{Key, Revision};
 use crate::watch_cache::Stored;
 

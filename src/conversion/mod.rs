@@ -22,6 +22,9 @@ use serde_json::{Map, Value};
 
 pub use self::stored_object::stored_object;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+
 use self::batch::{ConversionBatch, MAX_CONCURRENT_BATCHES, PendingConversion, split_batches};
 use self::cache::{CacheLookup, ConversionCache, ConversionKey};
 use self::stored_object::parse_stored_object;
@@ -29,8 +32,6 @@ use self::webhook::{ConversionWebhooks, WebhookResource};
 use crate::compute::{MAX_INLINE_BYTES, map_size, run_sized, value_size};
 use crate::kinds::custom_resource;
 use crate::kinds::custom_resource::MalformedFields;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::observe::metrics::ConversionMetrics;
 use crate::resources::custom::CustomVersion;
 use crate::resources::{Resource, ServedKind};

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+
 use super::{ObjectConverter, has_webhook};
-use crate::kubeapi::Status;
 use crate::resources::ServedKind;
 use crate::watch_cache::{
     ContinuePosition, Error, ListQuery, ListRevision, ResourceCollection, Selection, Stored, StoredList, WatchEvent,

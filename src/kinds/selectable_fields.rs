@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use kubeapi::GoQuoted;
+use kubeapi::protobuf::table::GoType;
+
 use super::rules;
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::protobuf::table::GoType;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_field_name;
 use crate::resources::{Resource, ServedKind};

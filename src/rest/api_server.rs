@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubeapi::Status;
 use parking_lot::Mutex;
 
 use super::removals::{RemovalTarget, Removals};
@@ -15,7 +16,6 @@ use crate::kinds::ValidationSettings;
 use crate::kinds::crd;
 use crate::kinds::custom_resource;
 use crate::kinds::selectable_fields::{declared_fields, stored_labels};
-use crate::kubeapi::Status;
 use crate::observe::metrics::{ComputeMetrics, ConversionMetrics};
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;

@@ -1,13 +1,13 @@
 //! Creation of the objects that every server has: the system namespaces and the Local APIServices.
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::metadata;
 use super::target::ObjectTarget;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::resources::builtin::builtin_kinds;
 use crate::watch_cache::Error;
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use kubeapi::Status;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
 
 use super::api_server::ApiServer;
@@ -19,8 +21,6 @@ use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
 use crate::conversion::local_bytes;
 use crate::conversion::schema_work;
 use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::storage::CommitCondition;
 use crate::watch_cache::{Error, ResourceCollection};
 

@@ -1,6 +1,7 @@
 //! From a request to the function of its verb, and to the response.
 
 use http::Response;
+use kubeapi::Status;
 
 use super::api_server::ApiServer;
 use super::representation::{OutputMediaType, VerbReply};
@@ -10,7 +11,6 @@ use super::{create, delete, patch, read, representation, scale, update, warnings
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
-use crate::kubeapi::Status;
 use crate::message::Body;
 use crate::watch_cache::Notifier;
 

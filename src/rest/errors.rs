@@ -1,8 +1,9 @@
 //! Errors of the watch cache and the store as `Status`.
 
+use kubeapi::Status;
+use kubeapi::continue_token::{ContinueToken, expired_list, expired_page};
+
 use super::target::ObjectTarget;
-use crate::kubeapi::Status;
-use crate::kubeapi::continue_token::{ContinueToken, expired_list, expired_page};
 use crate::storage;
 use crate::watch_cache::Error;
 

@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kubeapi::Status;
+use kubeapi::Status;
+
 use crate::resources::builtin::event_conversion::stored_resource;
 use crate::storage::{CommitCondition, KeyError, Prefix};
 use crate::watch_cache::Error;

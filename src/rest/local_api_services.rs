@@ -4,6 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
@@ -12,9 +15,6 @@ use super::metadata;
 use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::watch_cache::Error;
 

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use kubeapi::Status;
+use kubeapi::field_error::BoundedText;
+use kubeapi::json::write_json;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
 use crate::kinds::{RemovalRule, changes_generation, has_generation, rules};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::BoundedText;
-use crate::kubeapi::json::write_json;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
 
 /// Maximum size of the uids that a warning lists, in bytes.

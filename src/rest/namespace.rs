@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::TryStreamExt as _;
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
@@ -20,9 +23,6 @@ use super::removals::RemovalTarget;
 use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 use crate::kinds::RemovalRule;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::storage::{self, CommitCondition, Key, Prefix};

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
 use super::metadata;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::Resource;
 
 /// Most finalizers that a condition names; kube-controller-manager names all.

@@ -5,6 +5,9 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::stream::{self, Stream, StreamExt as _};
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
@@ -17,9 +20,6 @@ use crate::conversion::schema_work;
 use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::change_metadata;
 use crate::resources::ServedKind;
 use crate::storage::Revision;
 use crate::watch_cache::{Error, ResourceCollection, Stored};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::kubeapi::Status;
+use kubeapi::Status;
 
 /// Pause after the first attempt that leaves something; doubled by each further one. After an object was removed by
 /// somebody else, the next attempt is this long later.

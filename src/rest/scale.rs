@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
+use kubeapi::Status;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
@@ -16,8 +18,6 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::kinds::custom_resource;
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
 use crate::resources::custom::crd::ScalePaths;

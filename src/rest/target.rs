@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use kubeapi::{GoQuoted, RequestInfo, Status};
+
 use crate::kinds::{KindRules, RemovalRule, rules};
-use crate::kubeapi::{GoQuoted, RequestInfo, Status};
 use crate::resources::ServedKind;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::storage::Key;
@@ -166,9 +167,9 @@ fn has_route(entry: &CatalogEntry, info: &RequestInfo<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query, StatusDetails};
 
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query, StatusDetails};
 
     fn code(method: &str, path: &str) -> (u16, String) {
         let catalog = ResourceCatalog::new(|_| true);

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, invalid_fields_status};
+use kubeapi::list_options::parse_uint64;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 
 use super::api_server::ApiServer;
@@ -17,10 +21,6 @@ use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
 use crate::conversion::local_bytes;
 use crate::conversion::schema_work;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-use crate::kubeapi::list_options::parse_uint64;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::storage::Key;
 use crate::watch_cache::{Error, ResourceCollection, Stored};
 

@@ -9,6 +9,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use kubeapi::Status;
+use kubeapi::list_options::{ListOptions, VersionMatch};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -18,8 +20,6 @@ use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use crate::compute::ComputeContext;
 use crate::conversion::{ObjectConverter, has_webhook};
-use crate::kubeapi::Status;
-use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::resources::catalog::ResourceCatalog;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use kubeapi::{FieldSelector, LabelSelector};
+
 use super::Error;
 use super::change_log::StoredChange;
 use super::declared_field::DeclaredField;
 use super::stored::Stored;
-use crate::kubeapi::{FieldSelector, LabelSelector};
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,16 +7,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use kubeapi::continue_token::ContinueToken;
+use kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
+use kubeapi::list_options::ListOptions;
+use kubeapi::patch::{JsonPatch, MergePatch, StrategicPatch};
+use kubeapi::yaml::read_yaml;
+use kubeapi::{CanonicalPath, Query, RequestInfo};
 use narthex::authenticate::{
     AuthenticatedUser, Authenticator, GroupFilter, Peer, RequestHeaderConfig, Settings as AuthenticationSettings,
 };
 use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
-use narthex::kubeapi::continue_token::ContinueToken;
-use narthex::kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
-use narthex::kubeapi::list_options::ListOptions;
-use narthex::kubeapi::yaml::read_yaml;
-use narthex::kubeapi::{CanonicalPath, Query, RequestInfo};
-use narthex::patch::{JsonPatch, MergePatch, StrategicPatch};
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
 use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, create_initial_objects};

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
+use kubeapi::json::write_stored_json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::AvailabilityMap;
-use crate::kubeapi::json::write_stored_json;
 use crate::kubeclient::election::Leadership;
 use crate::kubeclient::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use kubeapi::json_path::JsonPath;
+use kubeapi::schema::Schema;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,8 +13,6 @@ use serde_json::value::RawValue;
 use super::cells::column_paths;
 use super::compiled_schema::SchemaSlot;
 use super::crd::{CrdSpec, CrdVersion, ScalePaths};
-use crate::kubeapi::json_path::JsonPath;
-use crate::schema::Schema;
 use crate::watch_cache::Stored;
 
 /// The next [`CustomVersion::id`].

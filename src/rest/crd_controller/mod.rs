@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value};
 
 use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use self::names::{TakenNames, accept_names};
 use self::removal::{is_pending, start_removal};
 use crate::conversion::stored_object;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;

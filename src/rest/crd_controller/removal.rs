@@ -4,13 +4,13 @@
 use std::pin::pin;
 
 use futures_util::stream::TryStreamExt as _;
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
 
 use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::ServedKind;
 use crate::resources::custom::Crd;
 use crate::rest::api_server::ApiServer;

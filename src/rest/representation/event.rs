@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
+use kubeapi::{Status, encode};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -14,8 +16,6 @@ use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType, RowObje
 use super::reply_object::ReplyObject;
 use crate::compute::run_sized;
 use crate::conversion::schema_work;
-use crate::kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
-use crate::kubeapi::{Status, encode};
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::is_stored_as_other;
 use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};

@@ -23,13 +23,14 @@ pub(super) use self::event::{EventEncoder, EventViewCache};
 pub(super) use self::negotiate::OutputMediaType;
 pub(super) use self::reply_object::ReplyObject;
 
+use kubeapi::{Status, encode};
+
 use self::body::FramedBody;
 use self::document::object_document;
 use self::list::list_frames;
 use self::negotiate::OutputEncoding;
 use crate::compute::run_sized;
 use crate::conversion::{ObjectConverter, has_webhook};
-use crate::kubeapi::{Status, encode};
 use crate::message::Body;
 use crate::resources::ServedKind;
 use crate::watch_cache::{ResourceCollection, StoredList};

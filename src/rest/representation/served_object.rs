@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use kubeapi::json::{json_size, write_json};
 use serde_json::{Value, json};
 
 use crate::kinds::custom_resource;
-use crate::kubeapi::json::{json_size, write_json};
 use crate::resources::ServedKind;
 use crate::resources::custom::CustomVersion;
 use crate::storage::Revision;

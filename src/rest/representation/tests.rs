@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT, VARY};
 use http_body_util::BodyExt as _;
+use kubeapi::Query;
+use kubeapi::protobuf::decode::{decode_object, read_envelope};
+use kubeapi::yaml::read_yaml;
 use serde_json::{Value, json};
 
 use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
 use super::*;
-use crate::kubeapi::Query;
-use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
-use crate::kubeapi::yaml::read_yaml;
 use crate::resources::builtin::builtin_kinds;
 use crate::storage::{KeyValue, MemoryStore, Prefix};
 use crate::watch_cache::{

@@ -7,9 +7,9 @@ mod watches;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
+use kubeapi::{FieldSelector, LabelSelector};
 
 use super::*;
-use crate::kubeapi::{FieldSelector, LabelSelector};
 use crate::storage::{Key, LocalStoreSettings, MemoryStore, Prefix, Store};
 
 /// A collection in memory whose clock stands still.

@@ -10,7 +10,7 @@ use super::{code, escaped, table};
 use crate::source::SourceFile;
 
 /// Where the constructors of `Status` are.
-const STATUS_FILES: [&str; 2] = ["src/kubeapi/forbidden.rs", "src/kubeapi/status.rs"];
+const STATUS_FILES: [&str; 2] = ["crates/kubeapi/src/forbidden.rs", "crates/kubeapi/src/status.rs"];
 
 /// Where reasons are made.
 const PLACES: [&str; 9] = [

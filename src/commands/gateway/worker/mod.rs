@@ -16,11 +16,12 @@ pub(super) use self::connection::ClientConnection;
 pub(super) use self::connection_target::ConnectionTarget;
 use self::control_planes::ControlPlaneWorkers;
 pub(super) use self::control_planes::GatewayWorkers;
+use kubeapi::{Status, User};
+
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
 use crate::forward::{ApiServiceState, BackendSource, LongRunningResponses, UserHeaders, WorkerBackend};
-use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
 use crate::process::{Published, ShutdownPhase};

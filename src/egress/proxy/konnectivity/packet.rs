@@ -7,7 +7,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::kubeapi::protobuf::{self, ProtobufValue};
+use kubeapi::protobuf::{self, ProtobufValue};
 
 /// Length of gRPC's message prefix: the compressed flag and the message length.
 const GRPC_PREFIX_BYTES: usize = 5;
