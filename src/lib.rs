@@ -35,12 +35,6 @@ pub mod kubeclient;
 // Cached decisions of remote reviews (TokenReview, SubjectAccessReview): TTLs, single flight.
 pub mod decision_cache;
 
-// Storage of API objects: keys, revisions, compare-and-swap, in memory or in a SQLite file.
-pub mod storage;
-
-// Watch cache: the objects of each resource in memory, their history, and watches as positions in it.
-pub mod watch_cache;
-
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
 

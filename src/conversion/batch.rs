@@ -5,6 +5,8 @@ use std::sync::Arc;
 use kubeapi::Status;
 use kubeapi::json::{json_size, write_stored_json};
 use serde_json::Value;
+use store::KeyValue;
+use store::watch_cache::{ResourceCollection, Stored};
 
 use super::cache::ConversionGuard;
 use super::schema_work;
@@ -13,8 +15,6 @@ use super::{MAX_CONVERTED_BYTES, prune_converted, too_large_list};
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kinds::custom_resource;
 use crate::resources::ServedKind;
-use crate::storage::KeyValue;
-use crate::watch_cache::{ResourceCollection, Stored};
 
 /// Objects of a call at most.
 const MAX_OBJECTS: usize = 500;

@@ -24,6 +24,7 @@ pub use self::stored_object::stored_object;
 
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
+use store::watch_cache::{ResourceCollection, Stored, WatchEvent};
 
 use self::batch::{ConversionBatch, MAX_CONCURRENT_BATCHES, PendingConversion, split_batches};
 use self::cache::{CacheLookup, ConversionCache, ConversionKey};
@@ -35,7 +36,6 @@ use crate::kinds::custom_resource::MalformedFields;
 use crate::observe::metrics::ConversionMetrics;
 use crate::resources::custom::CustomVersion;
 use crate::resources::{Resource, ServedKind};
-use crate::watch_cache::{ResourceCollection, Stored, WatchEvent};
 use crate::webhook_client::WebhookClient;
 
 /// Bytes of the objects that one request converts at most. They are in memory until they are sent.
@@ -334,11 +334,11 @@ mod tests {
     use std::pin::pin;
 
     use serde_json::json;
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits};
+    use store::{KeyValue, MemoryStore, Prefix};
 
     use super::*;
     use crate::resources::custom::testing::served_kind;
-    use crate::storage::{KeyValue, MemoryStore, Prefix};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits};
 
     #[tokio::test]
     async fn conversion_parses_objects_that_do_not_begin_with_their_version_with_pauses() {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use kubeapi::Status;
 use parking_lot::Mutex;
+use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
+use store::{KeyError, Prefix};
 
 use super::removals::{RemovalTarget, Removals};
 use super::representation::EventViewCache;
@@ -24,8 +26,6 @@ use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_res
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::crd_upgrade::upgrade_stored_crd;
 use crate::resources::custom::CustomResource;
-use crate::storage::{KeyError, Prefix};
-use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use crate::webhook_client::WebhookClient;
 
 /// Minutes after which the schema of a custom resource that is not used is dropped.

@@ -3,13 +3,13 @@
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value, json};
+use store::watch_cache::Error;
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::metadata;
 use super::target::ObjectTarget;
 use crate::resources::builtin::builtin_kinds;
-use crate::watch_cache::Error;
 
 /// Namespaces that kube-apiserver creates (`pkg/controlplane/controller/systemnamespaces`).
 const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

@@ -8,6 +8,8 @@ use http::StatusCode;
 use kubeapi::Status;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
+use store::CommitCondition;
+use store::watch_cache::{Error, ResourceCollection};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -21,8 +23,6 @@ use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
 use crate::conversion::local_bytes;
 use crate::conversion::schema_work;
 use crate::kinds::{RemovalRule, ValidationSettings, object_warnings, validate_new};
-use crate::storage::CommitCondition;
-use crate::watch_cache::{Error, ResourceCollection};
 
 /// Attempts for a generated name that exists (KEP-4420).
 const NAME_ATTEMPTS: usize = 8;

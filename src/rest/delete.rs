@@ -5,6 +5,7 @@ use std::pin::pin;
 use futures_util::stream::TryStreamExt as _;
 use kubeapi::list_options::ListOptions;
 use kubeapi::{Status, StatusDetails};
+use store::watch_cache::{ResourceCollection, Stored, StoredList};
 
 use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
@@ -16,7 +17,6 @@ use super::target::ObjectTarget;
 use super::{namespace, read};
 use crate::conversion::has_webhook;
 use crate::kinds::RemovalRule;
-use crate::watch_cache::{ResourceCollection, Stored, StoredList};
 
 /// Deletes an object, or marks it if finalizers remain.
 ///

@@ -2,6 +2,7 @@
 
 use http::Response;
 use kubeapi::Status;
+use store::watch_cache::Notifier;
 
 use super::api_server::ApiServer;
 use super::representation::{OutputMediaType, VerbReply};
@@ -12,7 +13,6 @@ use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
 use crate::message::Body;
-use crate::watch_cache::Notifier;
 
 impl ApiServer {
     /// The response to a request for a resource of the catalog.

@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubeapi::Status;
+use store::watch_cache::Error;
+use store::{CommitCondition, KeyError, Prefix};
 
 use crate::resources::builtin::event_conversion::stored_resource;
-use crate::storage::{CommitCondition, KeyError, Prefix};
-use crate::watch_cache::Error;
 
 use super::api_server::{ApiServer, KEY_ROOT, resource_prefix};
 use super::errors::unavailable;
@@ -143,6 +143,8 @@ mod tests {
     use std::time::Duration;
 
     use serde_json::{Value, json};
+    use store::watch_cache::{Collections, HistoryLimits};
+    use store::{Expect, Key, MemoryStore, Mutation, Store};
     use tokio::task::LocalSet;
 
     use super::super::api_server::ApiServerSettings;
@@ -152,8 +154,6 @@ mod tests {
     use crate::kinds::ValidationSettings;
     use crate::process::Drain;
     use crate::resources::catalog::ResourceCatalog;
-    use crate::storage::{Expect, Key, MemoryStore, Mutation, Store};
-    use crate::watch_cache::{Collections, HistoryLimits};
 
     const CRD: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";
 

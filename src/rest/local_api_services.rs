@@ -8,6 +8,7 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::Error;
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -16,7 +17,6 @@ use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
 use crate::resources::builtin::builtin_kinds;
-use crate::watch_cache::Error;
 
 /// Label of the APIServices that the server manages (`autoregister.AutoRegisterManagedLabel`).
 const MANAGED_LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";

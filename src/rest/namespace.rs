@@ -11,6 +11,8 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{Error, ListQuery, ResourceCollection, Stored};
+use store::{CommitCondition, Key, Prefix};
 
 use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
@@ -25,8 +27,6 @@ use crate::conversion::stored_object;
 use crate::kinds::RemovalRule;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::storage::{self, CommitCondition, Key, Prefix};
-use crate::watch_cache::{Error, ListQuery, ResourceCollection, Stored};
 
 /// Namespaces that cannot be deleted.
 pub(super) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -239,7 +239,7 @@ async fn finalize(
     let kinds = builtin_kinds();
     let mut latest = Some(first.clone());
     while let Some(current) = latest.filter(|current| current.metadata().uid == first.metadata().uid) {
-        let unreadable = |status: Status| Error::Store(storage::Error::Unavailable(status.message.into()));
+        let unreadable = |status: Status| Error::Store(store::Error::Unavailable(status.message.into()));
         let mut object = stored_object(&current).await.map_err(unreadable)?;
         let status = object.entry("status").or_insert_with(|| json!({}));
         let had_conditions = status.get("conditions").is_some();

@@ -3,11 +3,11 @@
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
+use store::Key;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::api_server::ApiServer;
 use super::metadata;
-use crate::storage::Key;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Writes the objects of one resource that the process makes. Cheap to clone.
 #[derive(Clone)]

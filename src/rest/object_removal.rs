@@ -9,6 +9,8 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
+use store::Revision;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::delete_options::DeleteOptions;
 use super::errors::cache_error;
@@ -21,8 +23,6 @@ use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
 use crate::resources::ServedKind;
-use crate::storage::Revision;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Deletions of one list of objects that are in the store at a time; it writes what waits in one transaction.
 const CONCURRENT_DELETIONS: usize = 16;
@@ -185,11 +185,11 @@ mod tests {
     use std::pin::pin;
 
     use futures_util::stream::TryStreamExt as _;
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits, ListQuery};
+    use store::{Expect, MemoryStore, Mutation, Prefix, Store as _};
 
     use super::*;
     use crate::resources::custom::testing::served_kind;
-    use crate::storage::{Expect, MemoryStore, Mutation, Prefix, Store as _};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits, ListQuery};
 
     #[tokio::test]
     async fn removal_of_custom_objects_compiles_schemas_once_and_before() {

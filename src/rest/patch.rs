@@ -6,6 +6,7 @@ use kubeapi::json::write_json;
 use kubeapi::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use kubeapi::{Status, StatusDetails};
 use serde_json::{Map, Value};
+use store::watch_cache::ResourceCollection;
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -21,7 +22,6 @@ use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::convert_from_stored;
 use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
-use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a patch that other writers overtake (`MaxRetryWhenPatchConflicts` and the first).
 const ATTEMPTS: usize = 6;

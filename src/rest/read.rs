@@ -3,6 +3,7 @@
 use kubeapi::Status;
 use kubeapi::continue_token::ContinueToken;
 use kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
+use store::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -10,7 +11,6 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use crate::kinds::selectable_fields::resolve_label;
-use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
 /// Handles the verb get: returns the object.
 ///

@@ -12,6 +12,7 @@ use kubeapi::protobuf::normalize::normalize;
 use kubeapi::schema::unknown_field_message;
 use kubeapi::yaml::read_yaml;
 use serde_json::{Map, Value};
+use store::MAX_VALUE_BYTES;
 
 use super::metadata::deduplicate_owners;
 use super::object_type::{DecodeError, check_custom_number, check_type};
@@ -24,7 +25,6 @@ use crate::kinds::rules;
 use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 use crate::resources::{ObjectFormat, ServedKind};
-use crate::storage::MAX_VALUE_BYTES;
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {

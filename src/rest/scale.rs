@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use kubeapi::Status;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::ResourceCollection;
 
 use super::api_server::ApiServer;
 use super::errors::{cache_error, modified};
@@ -22,7 +23,6 @@ use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
 use crate::resources::custom::crd::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
-use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a write that other writers overtake.
 const ATTEMPTS: usize = 6;

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use kubeapi::{GoQuoted, RequestInfo, Status};
+use store::Key;
+use store::watch_cache::ResourceCollection;
 
 use crate::kinds::{KindRules, RemovalRule, rules};
 use crate::resources::ServedKind;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
-use crate::storage::Key;
-use crate::watch_cache::ResourceCollection;
 
 /// The object or collection that a request is for.
 pub(super) struct ObjectTarget<'r> {

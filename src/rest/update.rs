@@ -8,6 +8,8 @@ use kubeapi::field_error::{FieldError, invalid_fields_status};
 use kubeapi::list_options::parse_uint64;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
+use store::Key;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::api_server::ApiServer;
 use super::create::{store_new, time_to_live};
@@ -21,8 +23,6 @@ use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
 use crate::conversion::local_bytes;
 use crate::conversion::schema_work;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_replacement};
-use crate::storage::Key;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Replaces an object with the one in the body.
 ///

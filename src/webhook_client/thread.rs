@@ -305,11 +305,12 @@ fn service_error_text(reference: &ServiceReference, error: &ResolveError) -> Str
 
 #[cfg(test)]
 mod tests {
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits};
+    use store::{MemoryStore, Prefix};
+
     use super::*;
     use crate::egress::Resolver;
     use crate::registry::ResolveRules;
-    use crate::storage::{MemoryStore, Prefix};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits};
 
     fn thread() -> WebhookThread {
         let collections = Collections::new(Arc::new(MemoryStore::new()), HistoryLimits::default(), Arc::new(|| 0));

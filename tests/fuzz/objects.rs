@@ -21,10 +21,10 @@ use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
 use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, create_initial_objects};
 use narthex::route::Dealer;
-use narthex::storage::MemoryStore;
 use narthex::tls::ClientTrust;
-use narthex::watch_cache::{Collections, HistoryLimits};
 use serde_json::Value;
+use store::MemoryStore;
+use store::watch_cache::{Collections, HistoryLimits};
 
 use crate::{fuzz_bytes, fuzz_text, text_from_words};
 
@@ -362,7 +362,7 @@ fn stored_object_requests() {
         validation: narthex::kinds::ValidationSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
-    let clock: narthex::storage::Clock = Arc::new(|| 1_000_000);
+    let clock: store::Clock = Arc::new(|| 1_000_000);
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
     local.block_on(&runtime, create_initial_objects(&api)).unwrap();

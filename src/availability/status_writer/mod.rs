@@ -12,6 +12,7 @@ use http::Method;
 use kubeapi::json::write_stored_json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{self, ResourceCollection};
 use tokio::time::sleep;
 
 use super::AvailabilityMap;
@@ -20,7 +21,6 @@ use crate::kubeclient::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::registry::{ApiService, ApiServiceBackend, ApiServiceStatuses, ObjectSource, Registry};
-use crate::watch_cache::{self, ResourceCollection};
 use plan::{StatusPlan, StatusPlanner};
 
 /// Changes within this time are handled together.

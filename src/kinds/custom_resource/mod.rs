@@ -24,6 +24,7 @@ use kubeapi::schema::{
     validate_list_types,
 };
 use kubeapi::{GoQuoted, Status};
+use store::MAX_VALUE_BYTES;
 
 use self::coercion::has_foreign_fields;
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
@@ -31,7 +32,6 @@ use super::validation::{METADATA, ValidationInput};
 use super::{GenerationRule, KindRules};
 use crate::resources::custom::{CustomResource, CustomVersion};
 use crate::resources::{Resource, ServedKind};
-use crate::storage::MAX_VALUE_BYTES;
 
 /// The rules of all custom resources; what differs between them is in their versions.
 pub(super) static RULES: KindRules = KindRules {

@@ -12,6 +12,8 @@ use std::time::Duration;
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value};
+use store::Revision;
+use store::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
 
 use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use self::names::{TakenNames, accept_names};
@@ -24,8 +26,6 @@ use crate::resources::custom::{Crd, custom_entries};
 use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::local_api_services::{api_service_name, register_selected_groups};
-use crate::storage::Revision;
-use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
 
 /// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published
 /// with pauses of seconds.

@@ -8,6 +8,8 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
+use store::CommitCondition;
+use store::watch_cache::{Error, ListQuery, ResourceCollection};
 
 use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
@@ -19,8 +21,6 @@ use crate::rest::errors::unavailable;
 use crate::rest::metadata;
 use crate::rest::object_removal::{Removed, remove_all};
 use crate::rest::removals::RemovalTarget;
-use crate::storage::{self, CommitCondition};
-use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 
 /// Attempts to remove a CRD in which objects were created meanwhile, without a pause.
 const ATTEMPTS: usize = 10;
@@ -122,7 +122,7 @@ async fn note_progress(crds: &ResourceCollection, name: &str) -> Result<(), Stat
 async fn finish(api: &ApiServer, crds: &ResourceCollection, (name, uid): (&str, &str)) -> Result<(), Error> {
     let key = crds.prefix().key("", name)?;
     let Some(current) = crds.get_latest(&key).await? else { return Ok(()) };
-    let unreadable = |status: Status| Error::Store(storage::Error::Unavailable(status.message.into()));
+    let unreadable = |status: Status| Error::Store(store::Error::Unavailable(status.message.into()));
     let mut object: Map<String, Value> = stored_object(&current).await.map_err(unreadable)?;
     if *current.metadata().uid != *uid || ObjectMetaView::of_map(&object).deletion_timestamp().is_none() {
         return Ok(());

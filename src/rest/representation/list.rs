@@ -13,6 +13,7 @@ use kubeapi::protobuf::table::MessageId;
 use kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
 use kubeapi::yaml::write_yaml_into;
 use serde_json::{Value, json};
+use store::watch_cache::{Stored, StoredList};
 
 use super::body::{FRAME_BYTES, FrameSource, IndentedFrames};
 use super::document::{parse_json, write_item};
@@ -23,7 +24,6 @@ use crate::compute::run_sized;
 use crate::conversion::schema_work;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::watch_cache::{Stored, StoredList};
 
 /// Work for a cell of a Table, in bytes.
 const CELL_WORK: usize = 64;

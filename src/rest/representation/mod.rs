@@ -24,6 +24,7 @@ pub(super) use self::negotiate::OutputMediaType;
 pub(super) use self::reply_object::ReplyObject;
 
 use kubeapi::{Status, encode};
+use store::watch_cache::{ResourceCollection, StoredList};
 
 use self::body::FramedBody;
 use self::document::object_document;
@@ -33,7 +34,6 @@ use crate::compute::run_sized;
 use crate::conversion::{ObjectConverter, has_webhook};
 use crate::message::Body;
 use crate::resources::ServedKind;
-use crate::watch_cache::{ResourceCollection, StoredList};
 
 /// An object, a list or a Status, before it is encoded.
 pub(super) enum ReplyContent {
