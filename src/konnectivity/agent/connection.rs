@@ -14,6 +14,7 @@ use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use konnectivity_client::{Packet, TUNNEL_WINDOW};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinHandle, JoinSet, consume_budget};
@@ -23,7 +24,6 @@ use super::connect_error::ServerConnectError;
 use super::endpoint::{DialRequest, EndpointContext, serve_endpoint};
 use super::state::AgentState;
 use crate::egress::DestinationPattern;
-use crate::egress::proxy::konnectivity::{Packet, TUNNEL_WINDOW};
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{
     PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,

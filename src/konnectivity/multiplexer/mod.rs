@@ -5,7 +5,7 @@
 //! of the tunnel, and the stream is always read. The protocol of the reference has no such window: there, the stream waits
 //! while a queue is full, and a tunnel that lets it wait too long ([`TunnelMultiplexer::wait_for_room`]) is closed.
 //!
-//! [`TUNNEL_WINDOW`]: crate::egress::proxy::konnectivity::TUNNEL_WINDOW
+//! [`TUNNEL_WINDOW`]: konnectivity_client::TUNNEL_WINDOW
 
 mod data_queue;
 mod state;
@@ -20,13 +20,13 @@ use std::time::Duration;
 use bytes::buf::Chain;
 use bytes::{Buf as _, Bytes};
 use h2::SendStream;
+use konnectivity_client::{Packet, encode_data_head};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::recent_failures::shorten;
 use super::report::{StalledTunnelReport, timestamp_ago};
 use super::stream_counter::StreamCounter;
-use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
 pub(super) use data_queue::MIN_SHARED_BYTES;
 use state::{MultiplexerState, StalledTunnel, TunnelState};
@@ -359,10 +359,10 @@ pub(super) async fn send_frame(send: &mut SendStream<PacketFrame>, frame: Packet
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use konnectivity_client::PacketDecoder;
     use tokio::time::sleep;
 
     use super::*;
-    use crate::egress::proxy::konnectivity::PacketDecoder;
 
     /// A peer without windows sends as fast as the stream is read, while the reader takes a packet at a time with `pause`
     /// between. Returns after how long the tunnel was closed, if it was in the first minute.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
+use konnectivity_client::Packet;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::agent_identifiers::AgentIdentifiers;
-use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, Received, StreamSide, TunnelMultiplexer, TunnelWindows};
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::shorten;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::fake_server::{DIAL_TIMEOUT, FakeStream, ServerCommand, with_server};
 use super::{failure, pattern, read_all};
-use crate::egress::proxy::konnectivity::{Packet, TunnelFailure};
+use crate::{Packet, TunnelFailure};
 
 fn closed(connection: i64) -> Packet {
     Packet::CloseResponse { error: String::new(), connection }

@@ -13,7 +13,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
-use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, Packet, PacketDecoder};
+use crate::{KonnectivityClient, KonnectivityTunnel, Packet, PacketDecoder};
 
 /// Timeout of a dial.
 pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(30);

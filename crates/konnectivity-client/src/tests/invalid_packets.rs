@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt as _;
 
 use super::fake_server::with_server;
 use super::read_all;
-use crate::egress::proxy::konnectivity::{Packet, TunnelFailure};
+use crate::{Packet, TunnelFailure};
 
 #[tokio::test(start_paused = true)]
 async fn konnectivity_unexpected_packets_are_ignored() {

@@ -12,6 +12,7 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::LOG_TARGET;
 use super::close::{CLOSE_TIMEOUT, StreamClose};
 use super::connection_state::TunnelConnectionState;
 use super::failure::{TunnelError, TunnelFailure};
@@ -113,7 +114,7 @@ impl KonnectivityTunnel {
                     self.end = Some(if fine { Ok(()) } else { Err(lost()) });
                 }
                 Ok(Some((packet, owed))) => {
-                    tracing::debug!(?packet, "unexpected Konnectivity packet ignored");
+                    tracing::debug!(target: LOG_TARGET, ?packet, "unexpected Konnectivity packet ignored");
                     if let Some(call) = &self.call {
                         call.handle.release(owed);
                     }

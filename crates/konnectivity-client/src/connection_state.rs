@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::LOG_TARGET;
 use super::close::StreamClose;
 use super::proxy_stream::ProxyStreamHandle;
 use super::stream_counters::StreamCounters;
@@ -109,6 +110,7 @@ impl TunnelConnectionState {
                 usize::from(watched.writer_waits_since.is_some_and(|since| now.duration_since(since) >= STUCK_AFTER));
             if watched.slow_reader.observe(held, line.read_bytes(), limit, now) {
                 tracing::warn!(
+                    target: LOG_TARGET,
                     "Konnectivity tunnel closed: its reader left {} KiB unread for {:?} and blocked others",
                     held >> 10,
                     self.slow_reader_timeout
@@ -127,6 +129,7 @@ impl TunnelConnectionState {
         });
         if self.stuck_tunnels.swap(stuck, Relaxed) == 0 && stuck > 0 {
             tracing::warn!(
+                    target: LOG_TARGET,
                 "Konnectivity tunnel stuck for {STUCK_AFTER:?}: if its target does not read, its agent may block all tunnels"
             );
         }
@@ -151,6 +154,7 @@ fn close_slow_readers(all: usize, mut behind: Vec<(usize, Duration, Arc<ProxyStr
     }
     if gone > 0 {
         tracing::warn!(
+                    target: LOG_TARGET,
             "{gone} Konnectivity tunnels closed: readers of one connection left {} MiB unread, these the most",
             all >> 20
         );

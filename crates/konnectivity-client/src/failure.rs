@@ -3,9 +3,6 @@
 use std::fmt;
 use std::io;
 
-use crate::egress::dial_result::DialError;
-use crate::egress::proxy_fault::ProxyFault;
-
 /// Kind of a tunnel failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TunnelFailure {
@@ -35,8 +32,6 @@ pub enum TunnelFailure {
     Rejected,
     /// The peer violates the Konnectivity protocol.
     Protocol,
-    /// The server does not accept our client certificate.
-    CertificateRefused,
     /// Closed by us: its slow reader held up all other tunnels.
     SlowReader,
     /// The remote end did not confirm the close in time.
@@ -66,29 +61,8 @@ impl TunnelFailure {
             TunnelFailure::NotStarted | TunnelFailure::Lost => "TunnelClosed",
             TunnelFailure::Rejected => "TunnelRejected",
             TunnelFailure::Protocol => "TunnelProtocolError",
-            TunnelFailure::CertificateRefused => "TunnelCertificateRefused",
             TunnelFailure::SlowReader => "TunnelReaderTooSlow",
             TunnelFailure::CloseTimeout => "TunnelCloseTimeout",
-        }
-    }
-
-    /// The corresponding fault of an egress proxy.
-    pub fn proxy_fault(self) -> ProxyFault {
-        match self {
-            TunnelFailure::NoAgent => ProxyFault::NoAgent,
-            TunnelFailure::Refused => ProxyFault::ConnectionRefused,
-            TunnelFailure::DialTimeout | TunnelFailure::NoAnswer => ProxyFault::TimedOut,
-            TunnelFailure::NoSuchHost => ProxyFault::NameNotResolved,
-            TunnelFailure::NoNameServer => ProxyFault::NoNameServer,
-            TunnelFailure::Unreachable => ProxyFault::HostUnreachable,
-            TunnelFailure::NotStarted | TunnelFailure::Lost => ProxyFault::Unreachable,
-            TunnelFailure::Protocol => ProxyFault::InvalidResponse,
-            TunnelFailure::CertificateRefused => ProxyFault::Credentials,
-            TunnelFailure::Exhausted
-            | TunnelFailure::DialFailed
-            | TunnelFailure::Rejected
-            | TunnelFailure::SlowReader
-            | TunnelFailure::CloseTimeout => ProxyFault::Failed,
         }
     }
 
@@ -176,12 +150,6 @@ impl From<TunnelError> for io::Error {
     }
 }
 
-impl From<TunnelError> for DialError {
-    fn from(error: TunnelError) -> DialError {
-        error.failure.proxy_fault().with_cause(error.cause)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,23 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnel_failure_of_name_server_allows_another_proxy() {
-        assert!(TunnelFailure::NoNameServer.proxy_fault().is_proxy_specific());
-        assert!(
-            !TunnelFailure::NoSuchHost.proxy_fault().is_proxy_specific()
-                && !TunnelFailure::Refused.proxy_fault().is_proxy_specific()
-        );
-        let words = |failure: TunnelFailure| (failure.proxy_fault().reason(), failure.proxy_fault().message());
-        assert_eq!(words(TunnelFailure::NoNameServer), words(TunnelFailure::NoSuchHost));
-    }
-
-    #[test]
-    fn tunnel_error_converts_to_dial_error_and_io_error() {
-        let error = TunnelError::from_dial_response("a:1", "dial tcp: lookup a: no such host");
-        let dial = DialError::from(error);
-        let fault = ProxyFault::NameNotResolved;
-        assert_eq!((dial.phase, dial.reason), (crate::egress::DialPhase::Proxy(fault), fault.reason()));
-        assert!(dial.cause.contains("a:1"), "{}", dial.cause);
+    fn tunnel_error_converts_to_io_error() {
         let error = io::Error::from(TunnelError::new(TunnelFailure::Lost, "gone"));
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(error.to_string(), "TunnelClosed: gone");

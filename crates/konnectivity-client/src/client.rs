@@ -1,5 +1,6 @@
 //! One HTTP/2 connection to a Konnectivity server, and dials through it.
 
+use std::cell::Cell;
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -17,15 +18,15 @@ use http::{Request, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::LOG_TARGET;
 use super::close::{StreamClose, close_stream};
 use super::connection_state::{SWEEP_INTERVAL, TunnelConnectionState};
+use super::counted_stream::CountedStream;
 use super::failure::{TunnelError, TunnelFailure};
 use super::packet::Packet;
 use super::proxy_stream::ProxyStream;
 use super::slow_reader::WINDOW;
 use super::tunnel::KonnectivityTunnel;
-use crate::egress::connection_activity::{ActivityStream, ConnectionActivity};
-use crate::tls::ConnectionFailure;
 
 /// Connection window: HTTP/2's maximum, so that one tunnel's unread bytes do not block the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
@@ -77,8 +78,8 @@ impl KonnectivityClient {
         let (scheme, authority) = authority.split_once("://").unwrap_or(("http", authority));
         let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query("/ProxyService/Proxy");
         let uri = uri.build().map_err(|error: http::Error| broken(&format_args!("{authority}: {error}")))?;
-        let ear = Rc::new(ConnectionActivity::default());
-        let carrier = ActivityStream { stream: carrier, activity: ear.clone() };
+        let read_count = Rc::new(Cell::new(0));
+        let carrier = CountedStream { stream: carrier, read_count: read_count.clone() };
         let (sender, connection) = Builder::new()
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_window_size(WINDOW as u32)
@@ -93,23 +94,15 @@ impl KonnectivityClient {
             .await
             .map_err(|error| broken(&error))?;
         let mut connection = Box::pin(connection);
-        // Under TLS 1.3 a server verifies the client certificate after the client's handshake is done.
-        let ended = |error: &dyn std::fmt::Display| match ear.failure.get() {
-            Some(ConnectionFailure::ClientCertificateRefused) => {
-                let why = format_args!("it does not accept our client certificate: {error}").to_string();
-                TunnelError::new(TunnelFailure::CertificateRefused, why)
-            }
-            _ => broken(error),
-        };
         poll_fn(|cx| match connection.as_mut().poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Err(ended(&"closed before SETTINGS"))),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(ended(&error))),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(broken(&"closed before SETTINGS"))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(broken(&error))),
             Poll::Pending if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         })
         .await?;
         let shared = Arc::new(TunnelConnectionState::new(connection.max_concurrent_send_streams(), stall));
-        tokio::task::spawn_local(serve(connection, ear, EndedOnDrop(shared.clone())));
+        tokio::task::spawn_local(serve(connection, read_count, EndedOnDrop(shared.clone())));
         Ok(KonnectivityClient { sender, uri, shared })
     }
 
@@ -294,7 +287,7 @@ impl Drop for EndedOnDrop {
 /// Runs a connection until it ends: HTTP/2, streams that are being closed, and the periodic sweep.
 async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
     mut connection: std::pin::Pin<Box<Connection<T, Bytes>>>,
-    ear: Rc<ConnectionActivity>,
+    read_count: Rc<Cell<u64>>,
     ending: EndedOnDrop,
 ) {
     let shared = &ending.0;
@@ -310,12 +303,12 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
             sweep.as_mut().reset(now + SWEEP_INTERVAL);
         }
         let polled = connection.as_mut().poll(cx);
-        shared.read_count.store(ear.read_count.get(), Relaxed);
+        shared.read_count.store(read_count.get(), Relaxed);
         shared.limit.store(connection.max_concurrent_send_streams(), Relaxed);
         polled
     });
     if let Err(error) = ended.await {
-        tracing::debug!(%error, "connection to a Konnectivity server ended");
+        tracing::debug!(target: LOG_TARGET, %error, "connection to a Konnectivity server ended");
         shared.mark_ended(format!("the connection to the Konnectivity server ended: {error}"));
     }
 }

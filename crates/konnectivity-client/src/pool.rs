@@ -1,6 +1,7 @@
 //! Pool of one thread's connections to Konnectivity servers: opened on demand, replaced when closed.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,8 +13,6 @@ use tokio::time::{Instant, timeout_at};
 use super::client::KonnectivityClient;
 use super::failure::{TunnelError, TunnelFailure};
 use super::tunnel::KonnectivityTunnel;
-use crate::egress::dial_result::DialError;
-use crate::egress::proxy_fault::ProxyFault;
 
 /// Backoff after a failed connect, initial and maximum; each is jittered by up to half.
 const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -26,45 +25,68 @@ const MAX_ATTEMPTS: usize = 4;
 /// Connections to a server that are unused for this time and have no tunnel are closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Connections by key: the server and everything that determines trust in it.
-pub struct KonnectivityPool<K> {
-    servers: RefCell<Vec<(K, Rc<ServerConnections>)>>,
+/// Connections by key `K`: the server and everything that determines trust in it. `E` is the error of a connect.
+pub struct KonnectivityPool<K, E> {
+    servers: RefCell<Vec<(K, Rc<ServerConnections<E>>)>>,
 }
 
+/// Error of [`KonnectivityPool::dial`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolDialError<E> {
+    /// Connecting to the server failed, now or a moment ago.
+    Connect(E),
+    /// There was no connection to the server in time.
+    NoConnection,
+    /// The dial failed.
+    Tunnel(TunnelError),
+}
+
+impl<E: fmt::Display> fmt::Display for PoolDialError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolDialError::Connect(error) => error.fmt(f),
+            PoolDialError::NoConnection => f.write_str("no connection in time"),
+            PoolDialError::Tunnel(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for PoolDialError<E> {}
+
 /// The connections to one server.
-struct ServerConnections {
+struct ServerConnections<E> {
     clients: RefCell<Vec<KonnectivityClient>>,
     /// The last connect failure. Its lock serializes connects.
-    last_failure: Mutex<Option<ConnectFailure>>,
+    last_failure: Mutex<Option<ConnectFailure<E>>>,
     last_used: Cell<Instant>,
 }
 
 /// The last failed connect, and the backoff after it.
-struct ConnectFailure {
+struct ConnectFailure<E> {
     times: u32,
     not_before: Instant,
-    error: DialError,
+    error: E,
 }
 
-impl<K> Default for KonnectivityPool<K> {
-    fn default() -> KonnectivityPool<K> {
+impl<K, E> Default for KonnectivityPool<K, E> {
+    fn default() -> KonnectivityPool<K, E> {
         KonnectivityPool { servers: RefCell::default() }
     }
 }
 
-impl<K: Clone + PartialEq> KonnectivityPool<K> {
+impl<K: Clone + PartialEq, E: Clone> KonnectivityPool<K, E> {
     /// Opens a tunnel to `address` through the server of `key`, within `patience`. `open` connects to the server; after
     /// a recent failure it is not called during the backoff, and the last error is returned.
     ///
     /// # Errors
-    /// The error of `open` or [`KonnectivityClient::dial`]; unreachable if `open` takes too long.
+    /// The error of `open` or [`KonnectivityClient::dial`]; [`PoolDialError::NoConnection`] if `open` takes too long.
     pub async fn dial(
         &self,
         key: &K,
         address: &str,
         patience: Duration,
-        open: impl AsyncFn() -> Result<KonnectivityClient, DialError>,
-    ) -> Result<KonnectivityTunnel, DialError> {
+        open: impl AsyncFn() -> Result<KonnectivityClient, E>,
+    ) -> Result<KonnectivityTunnel, PoolDialError<E>> {
         let until = Instant::now() + patience;
         let slot = self.server_connections(key);
         let mut first = true;
@@ -83,7 +105,7 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
                             attempts.get(client).is_some_and(|ask| client.message_count() == ask.message_count)
                         });
                     }
-                    return Err(error.into());
+                    return Err(PoolDialError::Tunnel(error));
                 }
             }
         }
@@ -105,7 +127,7 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
         })
     }
 
-    fn server_connections(&self, key: &K) -> Rc<ServerConnections> {
+    fn server_connections(&self, key: &K) -> Rc<ServerConnections<E>> {
         let now = Instant::now();
         let mut slots = self.servers.borrow_mut();
         slots.retain(|(slot_key, slot)| slot_key == key || !slot.is_idle(now));
@@ -123,7 +145,7 @@ impl<K: Clone + PartialEq> KonnectivityPool<K> {
     }
 }
 
-impl ServerConnections {
+impl<E: Clone> ServerConnections<E> {
     fn is_idle(&self, now: Instant) -> bool {
         now.duration_since(self.last_used.get()) > IDLE_TIMEOUT
             && self.clients.borrow().iter().all(|client| client.streams() == 0)
@@ -144,8 +166,8 @@ impl ServerConnections {
     /// A connection that accepts dials, opened if there is none.
     async fn client_or_connect(
         &self,
-        open: &impl AsyncFn() -> Result<KonnectivityClient, DialError>,
-    ) -> Result<KonnectivityClient, DialError> {
+        open: &impl AsyncFn() -> Result<KonnectivityClient, E>,
+    ) -> Result<KonnectivityClient, E> {
         if let Some(client) = self.select_client() {
             return Ok(client);
         }
@@ -176,13 +198,15 @@ impl ServerConnections {
     /// The first response to a dial or to one of its hedges; or why no connection could be opened.
     async fn dial(
         &self,
-        open: &impl AsyncFn() -> Result<KonnectivityClient, DialError>,
+        open: &impl AsyncFn() -> Result<KonnectivityClient, E>,
         address: &str,
         until: Instant,
         attempts: &DialAttempts,
-    ) -> Result<Result<KonnectivityTunnel, TunnelError>, DialError> {
-        let unreachable = || ProxyFault::Unreachable.with_cause("no connection in time");
-        let connect = async || timeout_at(until, self.client_or_connect(open)).await.map_err(|_| unreachable())?;
+    ) -> Result<Result<KonnectivityTunnel, TunnelError>, PoolDialError<E>> {
+        let connect = async || match timeout_at(until, self.client_or_connect(open)).await {
+            Ok(connected) => connected.map_err(PoolDialError::Connect),
+            Err(_) => Err(PoolDialError::NoConnection),
+        };
         let mut client = Some(connect().await?);
         let connecting = Cell::new(false);
         let ask = async |client: Option<KonnectivityClient>| {
@@ -213,7 +237,11 @@ impl ServerConnections {
             }
             match answer {
                 Some(Ok(Err(error))) if error.failure == TunnelFailure::NoAnswer && connecting.get() => {
-                    return if attempts.last_unresponsive().is_some() { Err(unreachable()) } else { Ok(Err(error)) };
+                    return if attempts.last_unresponsive().is_some() {
+                        Err(PoolDialError::NoConnection)
+                    } else {
+                        Ok(Err(error))
+                    };
                 }
                 Some(answer) => return answer,
                 None => {}

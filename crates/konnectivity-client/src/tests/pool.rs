@@ -8,8 +8,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::fake_server::{FakeServer, ServerCommand, start};
-use crate::egress::dial_result::{DialError, DialPhase};
-use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityPool, Packet};
+use crate::{KonnectivityClient, KonnectivityPool, Packet, PoolDialError, TunnelFailure};
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -27,14 +26,14 @@ struct TestServers {
 }
 
 impl TestServers {
-    async fn open(&self) -> Result<KonnectivityClient, DialError> {
+    async fn open(&self) -> Result<KonnectivityClient, &'static str> {
         self.attempts.set(self.attempts.get() + 1);
         sleep(Duration::from_millis(1)).await;
         if self.hangs.get() {
             std::future::pending().await
         }
         if self.down.get() {
-            return Err(DialError { phase: DialPhase::Connect, reason: "Down", cause: "down".to_owned() });
+            return Err("down");
         }
         let fake = Rc::new(start(self.limit.get()).await);
         let (accepting, deaf) = (fake.clone(), self.ignored_dials.clone());
@@ -63,7 +62,9 @@ impl TestServers {
     }
 }
 
-async fn with_servers<F: Future>(test: impl FnOnce(Rc<TestServers>, Rc<KonnectivityPool<&'static str>>) -> F) {
+async fn with_servers<F: Future>(
+    test: impl FnOnce(Rc<TestServers>, Rc<KonnectivityPool<&'static str, &'static str>>) -> F,
+) {
     LocalSet::new().run_until(async { test(Rc::default(), Rc::default()).await }).await;
 }
 
@@ -103,7 +104,7 @@ async fn konnectivity_pool_backs_off_while_server_is_down() {
         let begun = Instant::now();
         let mut dials = 0;
         while begun.elapsed() < Duration::from_secs(10) {
-            assert_eq!(dial().await.err().unwrap().reason, "Down");
+            assert_eq!(dial().await.err().unwrap(), PoolDialError::Connect("down"));
             sleep(Duration::from_millis(10)).await;
             dials += 1;
         }
@@ -144,7 +145,8 @@ async fn konnectivity_pool_hedges_dial_when_agent_hangs() {
         sleep(Duration::from_secs(2)).await;
         servers.ignored_dials.set(usize::MAX);
         let begun = Instant::now();
-        assert_eq!(dial().await.err().unwrap().reason, "ProxyTimeout");
+        let Some(PoolDialError::Tunnel(error)) = dial().await.err() else { panic!("the dial did not fail") };
+        assert_eq!(error.failure, TunnelFailure::NoAnswer);
         assert!((8..9).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
         assert_eq!(usize::MAX - servers.ignored_dials.get(), 4);
         // The server itself may hang: the next dial uses another connection.
@@ -185,8 +187,8 @@ async fn konnectivity_pool_reports_unreachable_when_reconnect_fails() {
         sleep(Duration::from_millis(5)).await;
         servers.hangs.set(true);
         let begun = Instant::now();
-        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "a silent connection, and no other");
-        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "no connection at all");
+        assert_eq!(dial().await.err().unwrap(), PoolDialError::NoConnection, "a silent connection, and no other");
+        assert_eq!(dial().await.err().unwrap(), PoolDialError::NoConnection, "no connection at all");
         assert!((16..17).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
         servers.hangs.set(false);
         drop(dial().await.unwrap());
@@ -194,7 +196,7 @@ async fn konnectivity_pool_reports_unreachable_when_reconnect_fails() {
         sleep(Duration::from_secs(3)).await;
         servers.down.set(true);
         let begun = Instant::now();
-        assert_eq!(dial().await.err().unwrap().reason, "Down");
+        assert_eq!(dial().await.err().unwrap(), PoolDialError::Connect("down"));
         assert!((1..2).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     })
     .await;

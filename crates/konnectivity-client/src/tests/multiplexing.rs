@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::fake_server::{DIAL_TIMEOUT, FakeStream, with_server};
 use super::{failure, pattern, read_all};
-use crate::egress::proxy::konnectivity::{KonnectivityTunnel, Packet, TunnelFailure};
+use crate::{KonnectivityTunnel, Packet, TunnelFailure};
 
 /// Echoes data until asked to close.
 async fn echo(mut call: FakeStream, connection: i64) {

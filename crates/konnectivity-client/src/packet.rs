@@ -7,7 +7,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use kubeapi::protobuf::{self, ProtobufValue};
+use super::wire::{self, WireValue};
 
 /// Length of gRPC's message prefix: the compressed flag and the message length.
 const GRPC_PREFIX_BYTES: usize = 5;
@@ -107,6 +107,8 @@ impl std::fmt::Display for InvalidMessage {
     }
 }
 
+impl std::error::Error for InvalidMessage {}
+
 /// Values of `PacketType`, each with the field of its content.
 mod kind {
     pub(super) const DIAL_REQUEST: (i32, u8) = (0, 2);
@@ -129,11 +131,11 @@ struct PacketContent<'b> {
 }
 
 impl<'b> PacketContent<'b> {
-    fn add(&mut self, message: &'b [u8]) -> Result<(), protobuf::MalformedProtobuf> {
-        for field in protobuf::read_fields(message) {
-            match field? {
-                (number @ 1..=3, ProtobufValue::Number(value)) => self.numbers[number as usize] = value.cast_signed(),
-                (number @ 1..=3, ProtobufValue::Bytes(bytes)) => self.bytes[number as usize] = bytes,
+    fn add(&mut self, message: &'b [u8]) -> Result<(), InvalidMessage> {
+        for field in wire::read_fields(message) {
+            match field.ok_or(InvalidMessage::Malformed)? {
+                (number @ 1..=3, WireValue::Number(value)) => self.numbers[number as usize] = value.cast_signed(),
+                (number @ 1..=3, WireValue::Bytes(bytes)) => self.bytes[number as usize] = bytes,
                 _ => {}
             }
         }
@@ -152,15 +154,15 @@ impl Packet {
     /// The message is not valid protobuf.
     pub fn decode(message: &Bytes) -> Result<Packet, InvalidMessage> {
         let (mut number, mut content) = (0, PacketContent::default());
-        for field in protobuf::read_fields(message) {
-            match field.map_err(|_| InvalidMessage::Malformed)? {
+        for field in wire::read_fields(message) {
+            match field.ok_or(InvalidMessage::Malformed)? {
                 // An enum is an int32, whatever was written.
-                (1, ProtobufValue::Number(value)) => number = value as i32,
-                (field @ (2..=8 | 64..=65), ProtobufValue::Bytes(inner)) => {
+                (1, WireValue::Number(value)) => number = value as i32,
+                (field @ (2..=8 | 64..=65), WireValue::Bytes(inner)) => {
                     if content.field != field {
                         content = PacketContent { field, ..PacketContent::default() };
                     }
-                    content.add(inner).map_err(|_| InvalidMessage::Malformed)?;
+                    content.add(inner)?;
                 }
                 _ => {}
             }
@@ -203,38 +205,38 @@ impl Packet {
         let mut inner = Vec::new();
         let ((number, field), inner) = match self {
             Packet::DialRequest { protocol, address, random } => {
-                protobuf::write_text(&mut inner, 1, protocol);
-                protobuf::write_text(&mut inner, 2, address);
-                protobuf::write_number(&mut inner, 3, random.cast_unsigned());
+                wire::write_text(&mut inner, 1, protocol);
+                wire::write_text(&mut inner, 2, address);
+                wire::write_number(&mut inner, 3, random.cast_unsigned());
                 (kind::DIAL_REQUEST, inner)
             }
             Packet::DialResponse { error, connection, random } => {
-                protobuf::write_text(&mut inner, 1, error);
-                protobuf::write_number(&mut inner, 2, connection.cast_unsigned());
-                protobuf::write_number(&mut inner, 3, random.cast_unsigned());
+                wire::write_text(&mut inner, 1, error);
+                wire::write_number(&mut inner, 2, connection.cast_unsigned());
+                wire::write_number(&mut inner, 3, random.cast_unsigned());
                 (kind::DIAL_RESPONSE, inner)
             }
             Packet::CloseRequest { connection } => {
-                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
+                wire::write_number(&mut inner, 1, connection.cast_unsigned());
                 (kind::CLOSE_REQUEST, inner)
             }
             Packet::CloseResponse { error, connection } => {
-                protobuf::write_text(&mut inner, 1, error);
-                protobuf::write_number(&mut inner, 2, connection.cast_unsigned());
+                wire::write_text(&mut inner, 1, error);
+                wire::write_number(&mut inner, 2, connection.cast_unsigned());
                 (kind::CLOSE_RESPONSE, inner)
             }
             Packet::CloseDial { random } => {
-                protobuf::write_number(&mut inner, 1, random.cast_unsigned());
+                wire::write_number(&mut inner, 1, random.cast_unsigned());
                 (kind::CLOSE_DIAL, inner)
             }
             Packet::Drain => (kind::DRAIN, inner),
             Packet::WindowUpdate { connection, increment } => {
-                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
-                protobuf::write_number(&mut inner, 2, increment.cast_unsigned());
+                wire::write_number(&mut inner, 1, connection.cast_unsigned());
+                wire::write_number(&mut inner, 2, increment.cast_unsigned());
                 (kind::WINDOW_UPDATE, inner)
             }
             Packet::WriteClosed { connection } => {
-                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
+                wire::write_number(&mut inner, 1, connection.cast_unsigned());
                 (kind::WRITE_CLOSED, inner)
             }
             Packet::Data { .. } => (kind::DATA, inner),
@@ -242,10 +244,10 @@ impl Packet {
         };
         let mut out = vec![0; GRPC_PREFIX_BYTES];
         if number != 0 {
-            protobuf::write_number(&mut out, 1, i64::from(number).cast_unsigned());
+            wire::write_number(&mut out, 1, i64::from(number).cast_unsigned());
         }
         if field != 0 {
-            protobuf::write_bytes(&mut out, field, &inner);
+            wire::write_bytes(&mut out, field, &inner);
         }
         let length = (out.len() - GRPC_PREFIX_BYTES) as u32;
         out[1..GRPC_PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
@@ -269,17 +271,15 @@ pub(super) fn encode_data_frame(connection: i64, slices: &[IoSlice<'_>], length:
 /// Encodes what precedes `length` bytes of data in a framed [`Packet::Data`], with room for `more` bytes after it.
 pub fn encode_data_head(connection: i64, length: usize, more: usize) -> Vec<u8> {
     let connection = connection.cast_unsigned();
-    let inner = 1 + protobuf::varint_length(connection) + 1 + protobuf::varint_length(length as u64) + length;
-    let message = 2 + 1 + protobuf::varint_length(inner as u64) + inner;
+    let inner = 1 + wire::varint_length(connection) + 1 + wire::varint_length(length as u64) + length;
+    let message = 2 + 1 + wire::varint_length(inner as u64) + inner;
     let mut out = Vec::with_capacity(GRPC_PREFIX_BYTES + message - length + more);
     out.push(0);
     out.extend_from_slice(&(message as u32).to_be_bytes());
-    protobuf::write_number(&mut out, 1, kind::DATA.0 as u64);
-    protobuf::write_tag(&mut out, kind::DATA.1, 2);
-    protobuf::write_varint(&mut out, inner as u64);
-    protobuf::write_number(&mut out, 1, connection);
-    protobuf::write_tag(&mut out, 3, 2);
-    protobuf::write_varint(&mut out, length as u64);
+    wire::write_number(&mut out, 1, kind::DATA.0 as u64);
+    wire::write_length(&mut out, kind::DATA.1, inner);
+    wire::write_number(&mut out, 1, connection);
+    wire::write_length(&mut out, 3, length);
     out
 }
 

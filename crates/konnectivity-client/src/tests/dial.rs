@@ -8,7 +8,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::fake_server::{DIAL_TIMEOUT, ServerCommand, with_limit, with_server};
 use super::{pattern, read_all};
-use crate::egress::proxy::konnectivity::{KonnectivityClient, Packet, TunnelFailure};
+use crate::{KonnectivityClient, Packet, TunnelFailure};
 
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_carries_bytes_both_ways_and_closes() {
@@ -281,27 +281,4 @@ async fn konnectivity_connection_closes_after_last_handle_and_tunnel() {
         over.await.unwrap();
     })
     .await;
-}
-
-/// A TLS session whose server refuses the client certificate after the client's handshake is done.
-struct ClientCertificateRefusingStream;
-
-impl tokio::io::AsyncRead for ClientCertificateRefusingStream {
-    fn poll_read(
-        self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-        _: &mut tokio::io::ReadBuf<'_>,
-    ) -> std::task::Poll<std::io::Result<()>> {
-        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
-        std::task::Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::InvalidData, alert)))
-    }
-}
-
-#[tokio::test]
-async fn konnectivity_connect_reports_refused_client_certificate() {
-    let carrier = tokio::io::join(ClientCertificateRefusingStream, tokio::io::sink());
-    let error =
-        LocalSet::new().run_until(KonnectivityClient::connect(carrier, "a:1")).await.err().expect("no connection");
-    assert_eq!(error.failure, TunnelFailure::CertificateRefused, "{error}");
-    assert_eq!(error.failure.proxy_fault().reason(), "ProxyCredentialsRefused");
 }
