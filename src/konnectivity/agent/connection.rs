@@ -26,7 +26,7 @@ use super::state::AgentState;
 use crate::egress::DestinationPattern;
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{
-    PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
+    PacketFrame, ReceiveOutcome, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
 };
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::Failure;
@@ -259,9 +259,9 @@ async fn receive(reader: &mut PacketReader, server: &str, context: &EndpointCont
             }
             Packet::Data { connection: 0, .. } => {}
             Packet::Data { connection, data } => match multiplexer.receive(connection, data) {
-                Received::Taken => {}
-                Received::Full => multiplexer.wait_for_room(connection).await,
-                Received::UnknownConnection => {
+                ReceiveOutcome::Taken => {}
+                ReceiveOutcome::Full => multiplexer.wait_for_room(connection).await,
+                ReceiveOutcome::UnknownConnection => {
                     let error = "unrecognized connectID".to_owned();
                     multiplexer.send(&Packet::CloseResponse { error, connection });
                 }

@@ -86,10 +86,10 @@ pub(super) struct TunnelMultiplexer {
 
 /// What became of received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(super) enum ReceiveOutcome {
     /// It waits for its reader, or its tunnel is about to be closed.
     Taken,
-    /// As [`Received::Taken`]; wait for [`TunnelMultiplexer::wait_for_room`] before the next packet.
+    /// As [`ReceiveOutcome::Taken`]; wait for [`TunnelMultiplexer::wait_for_room`] before the next packet.
     Full,
     /// There is no such tunnel.
     UnknownConnection,
@@ -130,26 +130,26 @@ impl TunnelMultiplexer {
     }
 
     /// Puts data of the peer into the queue of its tunnel.
-    pub(super) fn receive(&self, connection: i64, data: Bytes) -> Received {
+    pub(super) fn receive(&self, connection: i64, data: Bytes) -> ReceiveOutcome {
         let mut state = self.state.lock();
         state.received_bytes += data.len() as u64;
         let Some(tunnel) = state.tunnels.get_mut(&connection) else {
             let is_closing = state.is_closing(connection);
-            return if is_closing { Received::Taken } else { Received::UnknownConnection };
+            return if is_closing { ReceiveOutcome::Taken } else { ReceiveOutcome::UnknownConnection };
         };
         // Empty data is nothing, as everywhere in this protocol.
         if tunnel.closed.is_some() || data.is_empty() {
-            return Received::Taken;
+            return ReceiveOutcome::Taken;
         }
         tunnel.push_incoming(data);
         match self.windows {
             Some(windows) if tunnel.unreported_bytes() > windows.receive => {
                 tracing::warn!(connection, "tunnel closed: the peer exceeds its window");
                 self.abort(&mut state, connection, "the peer exceeds the window of the tunnel");
-                Received::Taken
+                ReceiveOutcome::Taken
             }
-            None if tunnel.incoming.len() >= MAX_INCOMING_BYTES => Received::Full,
-            _ => Received::Taken,
+            None if tunnel.incoming.len() >= MAX_INCOMING_BYTES => ReceiveOutcome::Full,
+            _ => ReceiveOutcome::Taken,
         }
     }
 
@@ -373,9 +373,9 @@ mod tests {
         let sending = async {
             while began.elapsed() < Duration::from_secs(60) {
                 match multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) {
-                    Received::Full => multiplexer.wait_for_room(1).await,
-                    Received::Taken => sleep(Duration::from_millis(1)).await,
-                    Received::UnknownConnection => unreachable!("the tunnel is open"),
+                    ReceiveOutcome::Full => multiplexer.wait_for_room(1).await,
+                    ReceiveOutcome::Taken => sleep(Duration::from_millis(1)).await,
+                    ReceiveOutcome::UnknownConnection => unreachable!("the tunnel is open"),
                 }
             }
         };
@@ -497,7 +497,7 @@ mod tests {
     async fn multiplexer_waits_no_more_for_a_tunnel_that_is_dropped() {
         let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
         let tunnel = multiplexer.open(1, "a:1").unwrap();
-        while multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) != Received::Full {}
+        while multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) != ReceiveOutcome::Full {}
         let dropping = async {
             sleep(Duration::from_millis(10)).await;
             drop(tunnel);
