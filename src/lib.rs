@@ -1,7 +1,7 @@
 //! Narthex: an aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs.
 //!
 //! This file is the architecture: modules are declared in dependency order, and a module uses only modules
-//! declared above it (`tests/architecture.rs` checks that). The order follows the path of a request:
+//! declared above it (`tests/architecture` checks that). The order follows the path of a request:
 //!
 //! ```text
 //! listen -> authenticate -> authorize -> route -> forward -> (egress) -> backend
@@ -9,6 +9,14 @@
 //!
 //! Each stage returns a value that only it can create and that the next stage requires: `forward` cannot be
 //! called without a `Permit` and a target.
+//!
+//! Below all modules are three crates, which know nothing of a gateway and which others can use:
+//!
+//! | Crate | What it has | Uses |
+//! |---|---|---|
+//! | [`kubeapi`] | conventions of the Kubernetes API, structural schemas, patches; no I/O | |
+//! | [`store`] | the store of API objects, and the watch cache | `kubeapi` |
+//! | [`konnectivity_client`] | Konnectivity packets and client, over any byte stream | |
 //!
 //! The blank lines between the declarations keep rustfmt from sorting them by name.
 
