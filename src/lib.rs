@@ -1,7 +1,7 @@
 //! Narthex: an aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs.
 //!
 //! This file is the architecture: modules are declared in dependency order, and a module uses only modules
-//! declared above it (`tests/architecture.rs` checks that). The order follows the path of a request:
+//! declared above it (`tests/architecture` checks that). The order follows the path of a request:
 //!
 //! ```text
 //! listen -> authenticate -> authorize -> route -> forward -> (egress) -> backend
@@ -10,16 +10,15 @@
 //! Each stage returns a value that only it can create and that the next stage requires: `forward` cannot be
 //! called without a `Permit` and a target.
 //!
+//! Below all modules are three crates, which know nothing of a gateway and which others can use:
+//!
+//! | Crate | What it has | Uses |
+//! |---|---|---|
+//! | [`kubeapi`] | conventions of the Kubernetes API, structural schemas, patches; no I/O | |
+//! | [`store`] | the store of API objects, and the watch cache | `kubeapi` |
+//! | [`konnectivity_client`] | Konnectivity packets and client, over any byte stream | |
+//!
 //! The blank lines between the declarations keep rustfmt from sorting them by name.
-
-// Kubernetes API conventions: group and version, request info, user, Status. No I/O.
-pub mod kubeapi;
-
-// Structural schemas: pruning, defaults. No I/O.
-pub mod schema;
-
-// Patches: JSON patch, merge patch, strategic merge patch. No I/O.
-pub mod patch;
 
 // CEL expressions of configuration files: compiled once, evaluated with a cost limit. No I/O.
 pub mod expression;
@@ -46,12 +45,6 @@ pub mod decision_cache;
 
 // Work queues of controllers: each key once, back-off.
 pub mod work_queue;
-
-// Storage of API objects: keys, revisions, compare-and-swap, in memory or in a SQLite file.
-pub mod storage;
-
-// Watch cache: the objects of each resource in memory, their history, and watches as positions in it.
-pub mod watch_cache;
 
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
+use kubeapi::{Status, User};
 use rustls_pki_types::UnixTime;
 
 use super::bearer::{self, Bearer};
@@ -17,7 +18,6 @@ use super::{
     ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, StaticTokens,
     TokenReviewClient, UNAUTHENTICATED, groups, header_safe, websocket,
 };
-use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Authentication;
 use crate::process::Published;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use kubeapi::User;
+
 use super::{AUTHENTICATED, UNAUTHENTICATED};
-use crate::kubeapi::User;
 
 /// Filter of a user's groups, whichever authenticator names them. Applied before authorization and forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

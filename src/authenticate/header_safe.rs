@@ -1,6 +1,6 @@
 //! Check that an identity can be sent in HTTP headers unchanged. Otherwise a backend could see another identity.
 
-use crate::kubeapi::User;
+use kubeapi::User;
 
 /// Returns an error when `user` cannot be sent in headers unchanged.
 ///

@@ -2,8 +2,8 @@
 
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
+use kubeapi::{User, extra_key};
 
-use crate::kubeapi::{User, extra_key};
 use crate::message::hop_by_hop::is_reserved;
 use crate::process::{Problem, Problems};
 use crate::tls::server::FrontProxies;

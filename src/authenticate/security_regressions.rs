@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use kubeapi::User;
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -16,7 +17,6 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::authenticator::{AuthenticatedUser, AuthenticationError, Authenticator, Settings};
 use super::{Peer, RequestHeaderConfig, RequestHeaderNames, StaticTokens};
-use crate::kubeapi::User;
 use crate::message::Refusal;
 use crate::message::test_headers;
 use crate::observe::metrics::Authentication;

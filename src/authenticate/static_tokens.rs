@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
+use kubeapi::User;
 
 use super::{AUTHENTICATED, groups, header_safe};
-use crate::kubeapi::User;
 use crate::process::csv;
 use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent};
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use bytes::Bytes;
 use http::Method;
+use kubeapi::User;
 use serde::{Deserialize, Serialize};
 
 use super::{ANONYMOUS, AUTHENTICATED, groups, header_safe};
@@ -16,7 +17,6 @@ use crate::decision_cache::{
     CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, ReviewTarget, ReviewVersion,
     SingleFlight,
 };
-use crate::kubeapi::User;
 use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle};
 use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind};
 use crate::process::Problem;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use kubeapi::User;
+
 use super::jwt::JwtResult;
 use super::{Authenticator, Settings};
-use crate::kubeapi::User;
 
 /// A verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]

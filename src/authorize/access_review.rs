@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kubeapi::{FieldSelector, LabelOperator, LabelSelector};
 use serde::{Deserialize, Serialize};
 
 use super::{Attributes, Decision};
 use crate::decision_cache::{Digest, ReviewVersion};
-use crate::kubeapi::{FieldSelector, LabelOperator, LabelSelector};
 
 /// Decisions about attributes of this total length or more are not cached (`maxControllerAttrCacheSize` of
 /// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): clients choose the attributes.
@@ -117,7 +117,7 @@ impl SelectorRequirements {
     /// Returns the requirements of a field selector. An invalid one has none, which reviews the broader request.
     pub(super) fn from_field_selector(selector: &str) -> SelectorRequirements {
         let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
-        let requirement = |term: crate::kubeapi::FieldTerm| SelectorRequirement {
+        let requirement = |term: kubeapi::FieldTerm| SelectorRequirement {
             key: term.field,
             operator: if term.equal { "In" } else { "NotIn" },
             values: vec![term.value],
@@ -129,7 +129,7 @@ impl SelectorRequirements {
     /// omitted.
     pub(super) fn from_label_selector(selector: &str) -> SelectorRequirements {
         let parsed = LabelSelector::parse(selector).map(|selector| selector.requirements).unwrap_or_default();
-        let requirement = |requirement: crate::kubeapi::LabelRequirement| {
+        let requirement = |requirement: kubeapi::LabelRequirement| {
             let operator = match requirement.operator {
                 LabelOperator::In => "In",
                 LabelOperator::NotIn => "NotIn",
@@ -289,10 +289,10 @@ impl From<ReviewVerdict> for Decision {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
     use super::*;
     use crate::decision_cache::{DecisionKey, DigestSecret};
-    use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
     fn jane() -> User {
         User {

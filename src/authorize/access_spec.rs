@@ -1,11 +1,11 @@
 //! Parser of the spec of access reviews that clients send.
 
+use kubeapi::{RequestInfo, Status, StatusCause, is_label_key, is_label_value};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::authorizer::ReviewStatus;
-use crate::kubeapi::{RequestInfo, Status, StatusCause, is_label_key, is_label_value};
 
 /// The attributes of a `SubjectAccessReviewSpec` or `SelfSubjectAccessReviewSpec`.
 #[derive(Deserialize, Default)]

@@ -1,6 +1,7 @@
 //! `--authorization-always-allow-paths`: paths that need no authorization.
 
-use crate::kubeapi::{GoQuoted, RequestInfo};
+use kubeapi::{GoQuoted, RequestInfo};
+
 use crate::process::{Problem, Problems};
 
 const FLAG: &str = "--authorization-always-allow-paths";

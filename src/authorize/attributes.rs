@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::kubeapi::{RequestInfo, User};
+use kubeapi::{RequestInfo, User};
 
 /// Attributes of a request to authorize, with the fields of a SubjectAccessReview
 /// (`k8s.io/apiserver/pkg/authorization/authorizer.Attributes`).

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use kubeapi::{RequestInfo, Status, User};
+
 use super::rbac_proxy::{OpenPath, RbacProxyRules, RequiredPermissions};
 use super::{AccessReviewClient, AlwaysAllowPaths, Attributes, Decision, EffectiveUser, RbacPolicy};
-use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal, ReviewedAttributes};
 use crate::observe::metrics::DecisionCounts;
 use crate::process::Published;
@@ -398,17 +399,17 @@ impl<'r> Permit<'r> {
 /// The Status for a failed authorizer. Kubernetes' filter sends plain text with the error; here the error stays in the
 /// log.
 fn authorization_unknown(request: &RequestInfo<'_>) -> Status {
-    let path = crate::kubeapi::GoQuoted(request.path);
+    let path = kubeapi::GoQuoted(request.path);
     Status::internal_error(format_args!("authorization of {path} failed: an authorizer could not decide"))
 }
 
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query};
 
     use super::*;
     use crate::authenticate::AuthenticatedUser;
-    use crate::kubeapi::{CanonicalPath, Query};
 
     async fn ask(authorizer: &Authorizer, caller: &AuthenticatedUser, path: &str) -> Result<String, (u16, String)> {
         let path = CanonicalPath::parse(path).unwrap();

@@ -3,8 +3,9 @@
 
 use std::cell::{Cell, OnceCell};
 
+use kubeapi::Status;
+
 use super::authorizer::{Authorizer, Denial, Permit};
-use crate::kubeapi::Status;
 
 /// Asks, at most once and only if an object would be created, whether the user of a request may create it. A request
 /// with the verb `create` is authorized already.
@@ -49,11 +50,11 @@ impl<'p> CreateAuthorization<'p> {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
     use super::*;
     use crate::authenticate::AuthenticatedUser;
     use crate::authorize::{AuthorizationMode, EffectiveUser, RbacPolicy};
-    use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
     use crate::process::Published;
 
     fn authorizer(verbs: &str) -> Authorizer {

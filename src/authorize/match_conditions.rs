@@ -123,9 +123,9 @@ fn review_spec(attributes: Attributes<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
     fn hold(sources: &[&str], method: &Method, uri: &str) -> Result<bool, String> {
         let mut conditions = MatchConditions::default();

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::protobuf::{MAGIC, ProtobufValue, read_fields};
-use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
+use kubeapi::protobuf::{MAGIC, ProtobufValue, read_fields};
+use kubeapi::{Status, YamlError, read_bounded_yaml};
 
 /// The kind of a review body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 
 use std::time::SystemTime;
 
+use kubeapi::{RequestInfo, Status, User};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::access_spec::{self, AccessSpec};
 use super::{Attributes, AuthorizationMode, Authorizer, ReviewBody, policy};
-use crate::kubeapi::{RequestInfo, Status, User};
 
 /// A kind of self review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

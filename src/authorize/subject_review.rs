@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kubeapi::{Status, User};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access_spec::{AccessSpec, invalid, read_review_spec};
 use super::{Attributes, Authorizer};
 use crate::authenticate::GroupFilter;
-use crate::kubeapi::{Status, User};
 
 const GROUP: &str = "authorization.k8s.io";
 const KIND: &str = "SubjectAccessReview";

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
+use kubeapi::{RequestInfo, User};
 
 use super::access_review::{ReviewVerdict, is_cacheable, parse_verdict, request_body, write_digest};
 use super::match_conditions::MatchConditions;
@@ -14,7 +15,6 @@ use crate::decision_cache::{
     CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, LogThrottle, ReviewTarget,
     SingleFlight,
 };
-use crate::kubeapi::{RequestInfo, User};
 use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle};
 use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind, RoundTrip};
 use crate::process::Problem;

@@ -16,11 +16,11 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
+use kubeapi::duration;
 use serde::Deserialize;
 
 use crate::admin::{self, AdminToken, ApiServiceReport, AttentionReport, StatusReport, StatusSummary};
 use crate::konnectivity::report::{AGENT_ROLE, KonnectivityAgentReport, KonnectivityServerReport, SERVER_ROLE};
-use crate::kubeapi::duration;
 use crate::process::WatchedFileContent;
 
 /// Show the state of a running process: APIServices, endpoints, certificates; agents and tunnels of Konnectivity

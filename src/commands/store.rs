@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use store::{BackupError, StoreContent, StoreDamage, back_up_store, is_store_in_use, verify_store};
 
 use super::{print, report_problems};
 use crate::admin::format_bytes;
 use crate::config::default_data_dir;
 use crate::process::{HelpTopic, Problem, Problems};
-use crate::storage::{BackupError, StoreContent, StoreDamage, back_up_store, is_store_in_use, verify_store};
 
 /// Interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 pub use self::queue::{ComputeQueue, WorkOwner};
 pub use self::value_size::{map_size, value_size};
 
+use kubeapi::schema::StepBudget;
+use kubeapi::{RetryAfter, Status};
+
 use self::queue::WorkRank;
-use crate::kubeapi::{RetryAfter, Status};
 use crate::observe::metrics::{ComputeMetrics, ComputeRefusal};
-use crate::schema::StepBudget;
 
 /// Size of the input in bytes up to which it is processed on the worker thread, in less than a millisecond.
 pub const MAX_INLINE_BYTES: usize = 64 << 10;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use kubeapi::duration;
+
 use super::flag::{Flag, FlagGroup, FlagKind};
 use super::parser::FlagParser;
-use crate::kubeapi::duration;
 use crate::kubeclient::{ConfigOverrides, KubeconfigSource};
 
 /// The kubeconfig and its overrides (`ConfigOverrides` of client-go).

@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kubeapi::duration::{self, DurationError};
+
 use super::flag::{Flag, FlagGroup, FlagKind, flags};
 use super::raw::RawFlags;
 use super::value;
-use crate::kubeapi::duration::{self, DurationError};
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
 

@@ -1,20 +1,20 @@
 //! Deletion of the objects of a CRD that is being deleted (`pkg/controller/finalizer/crd_finalizer.go` of
 //! apiextensions-apiserver).
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
+use store::CommitCondition;
+use store::watch_cache::{Error, ListQuery, ResourceCollection};
 
 use super::builtin_collection;
 use super::runner::Controller;
 use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::ServedKind;
 use crate::resources::custom::Crd;
 use crate::rest::{ApiServer, CrdIdentity, now, remove_objects, unavailable};
-use crate::storage::{self, CommitCondition};
-use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 use crate::work_queue::WorkQueue;
 
 /// Attempts to remove a CRD in which objects were created meanwhile, without a pause.
@@ -138,7 +138,7 @@ async fn note_progress(crds: &ResourceCollection, name: &str) -> Result<(), Stat
 async fn finish(api: &ApiServer, crds: &ResourceCollection, crd: &CrdIdentity) -> Result<(), Error> {
     let key = crds.prefix().key("", &crd.name)?;
     let Some(current) = crds.get_latest(&key).await? else { return Ok(()) };
-    let unreadable = |status: Status| Error::Store(storage::Error::Unavailable(status.message.into()));
+    let unreadable = |status: Status| Error::Store(store::Error::Unavailable(status.message.into()));
     let mut object: Map<String, Value> = stored_object(&current).await.map_err(unreadable)?;
     if *current.metadata().uid != *crd.uid || ObjectMetaView::of_map(&object).deletion_timestamp().is_none() {
         return Ok(());

@@ -5,18 +5,18 @@
 
 use std::collections::BTreeSet;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{Error, ResourceCollection, WatchEvent};
 
 use super::builtin_collection;
 use super::runner::Controller;
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::observe::metrics::WorkQueues;
 use crate::rest::{ApiServer, new_object, unavailable};
-use crate::watch_cache::{Error, ResourceCollection, WatchEvent};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Label of the APIServices that the server manages (`autoregister.AutoRegisterManagedLabel`).

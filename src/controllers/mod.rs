@@ -14,6 +14,8 @@ mod tests;
 
 use std::rc::Rc;
 
+use kubeapi::Status;
+use store::watch_cache::{Notifier, ResourceCollection};
 use tokio::task::JoinSet;
 
 use self::crd_removal::CrdRemovalController;
@@ -22,12 +24,10 @@ use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::runner::{Controller as _, follow, run};
 use self::system_namespaces::SystemNamespaceController;
-use crate::kubeapi::Status;
 use crate::observe::metrics::WorkQueues;
 use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::ApiServer;
-use crate::watch_cache::{Notifier, ResourceCollection};
 
 /// The controllers of one embedded API server.
 pub struct Controllers {

@@ -5,9 +5,9 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use kubeapi::Status;
+use store::watch_cache::{Error, Notifier, ResourceCollection, Selection, WatchEvent, WatchQuery, WatchStart};
 
-use crate::kubeapi::Status;
-use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, WatchEvent, WatchQuery, WatchStart};
 use crate::work_queue::WorkQueue;
 
 /// Pause after a collection could not be watched.

@@ -1,13 +1,13 @@
 //! The namespaces that every server has (`pkg/controlplane/controller/systemnamespaces`).
 
+use kubeapi::Status;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
 
 use super::builtin_collection;
 use super::runner::Controller;
-use crate::kubeapi::Status;
 use crate::observe::metrics::WorkQueues;
 use crate::rest::{ApiServer, create_empty, new_object, unavailable};
-use crate::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Namespaces that kube-apiserver creates.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use store::watch_cache::ResourceCollection;
+use store::{Key, MemoryStore};
 use tokio::task::LocalSet;
 
 use super::Controllers;
 use crate::observe::metrics::WorkQueues;
 use crate::rest::ApiServer;
 use crate::rest::test_support::{CRD, keys, object, server};
-use crate::storage::{Key, MemoryStore};
-use crate::watch_cache::ResourceCollection;
 
 /// Runs the controllers until `is_done`, at most a minute.
 async fn run_until(api: &ApiServer, is_done: impl AsyncFn() -> bool) {

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::json::{json_size, write_stored_json};
 use serde_json::Value;
+use store::KeyValue;
+use store::watch_cache::{ResourceCollection, Stored};
 
 use super::cache::ConversionGuard;
 use super::schema_work;
@@ -10,11 +14,7 @@ use super::webhook::{ConversionWebhooks, WebhookResource};
 use super::{MAX_CONVERTED_BYTES, prune_converted, too_large_list};
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::kinds::custom_resource;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::{json_size, write_stored_json};
 use crate::resources::ServedKind;
-use crate::storage::KeyValue;
-use crate::watch_cache::{ResourceCollection, Stored};
 
 /// Objects of a call at most.
 const MAX_OBJECTS: usize = 500;

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use kubeapi::Status;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::kubeapi::Status;
-use crate::storage::{Key, Revision};
-use crate::watch_cache::Stored;
+use store::watch_cache::Stored;
+use store::{Key, Revision};
 
 /// Bytes of converted objects that are kept at most.
 const MAX_BYTES: usize = 32 << 20;
@@ -117,9 +117,9 @@ impl Drop for ConversionGuard {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use store::{KeyValue, Prefix};
 
     use super::*;
-    use crate::storage::{KeyValue, Prefix};
 
     fn stored(revision: Revision, size: usize) -> (ConversionKey, Arc<Stored>) {
         let prefix = Prefix::parse("/registry/things/").unwrap();

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::kubeapi::field_error::{FieldErrors, FieldPath};
-use crate::kubeapi::go_type;
-use crate::kubeapi::object_meta::{validate_annotations, validate_labels};
+use kubeapi::field_error::{FieldErrors, FieldPath};
+use kubeapi::go_type;
+use kubeapi::object_meta::{validate_annotations, validate_labels};
 
 const METADATA: FieldPath<'static> = FieldPath::root("metadata");
 

@@ -22,6 +22,10 @@ use serde_json::{Map, Value};
 
 pub use self::stored_object::stored_object;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use store::watch_cache::{ResourceCollection, Stored, WatchEvent};
+
 use self::batch::{ConversionBatch, MAX_CONCURRENT_BATCHES, PendingConversion, split_batches};
 use self::cache::{CacheLookup, ConversionCache, ConversionKey};
 use self::stored_object::parse_stored_object;
@@ -29,12 +33,9 @@ use self::webhook::{ConversionWebhooks, WebhookResource};
 use crate::compute::{MAX_INLINE_BYTES, map_size, run_sized, value_size};
 use crate::kinds::custom_resource;
 use crate::kinds::custom_resource::MalformedFields;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::observe::metrics::ConversionMetrics;
 use crate::resources::custom::CustomVersion;
 use crate::resources::{Resource, ServedKind};
-use crate::watch_cache::{ResourceCollection, Stored, WatchEvent};
 use crate::webhook_client::WebhookClient;
 
 /// Bytes of the objects that one request converts at most. They are in memory until they are sent.
@@ -333,11 +334,11 @@ mod tests {
     use std::pin::pin;
 
     use serde_json::json;
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits};
+    use store::{KeyValue, MemoryStore, Prefix};
 
     use super::*;
     use crate::resources::custom::testing::served_kind;
-    use crate::storage::{KeyValue, MemoryStore, Prefix};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits};
 
     #[tokio::test]
     async fn conversion_parses_objects_that_do_not_begin_with_their_version_with_pauses() {

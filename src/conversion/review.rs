@@ -1,13 +1,13 @@
 //! `ConversionReview` of `apiextensions.k8s.io/v1` and `v1beta1`: the request, and the checks of the response
 //! (`webhook_converter.go` in `k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`).
 
+use kubeapi::GoQuoted;
+use kubeapi::json::write_json;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::metadata::restore_metadata;
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::json::write_json;
 use crate::observe::metrics::ConversionFailure;
 use crate::resources::MAX_BODY_BYTES;
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::schema::{DefaultsTooLarge, Schema};
 use serde_json::{Map, Value, json};
+use store::watch_cache::Stored;
 
 use crate::compute::{MAX_INLINE_BYTES, map_size, run_for_server};
 use crate::kinds::crd::is_crd;
 use crate::kinds::custom_resource::{convert_from_stored, refresh};
-use crate::kubeapi::Status;
 use crate::resources::ServedKind;
-use crate::schema::{DefaultsTooLarge, Schema};
-use crate::watch_cache::Stored;
 
 /// The schemas that requests for a kind need, compiled on a compute thread. They stay compiled while they are held.
 ///

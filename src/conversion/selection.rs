@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use super::{ObjectConverter, has_webhook};
-use crate::kubeapi::Status;
-use crate::resources::ServedKind;
-use crate::watch_cache::{
+use kubeapi::Status;
+use store::watch_cache::{
     ContinuePosition, Error, ListQuery, ListRevision, ResourceCollection, Selection, Stored, StoredList, WatchEvent,
     WatchEventKind,
 };
+
+use super::{ObjectConverter, has_webhook};
+use crate::resources::ServedKind;
 
 /// Objects of a page that are converted before it is known how many of them are selected, at least.
 const MIN_PAGE: usize = 500;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
 use serde_json::{Map, Value};
+use store::watch_cache::Stored;
 
 use crate::compute::run_sized;
-use crate::kubeapi::Status;
-use crate::watch_cache::Stored;
 
 /// The stored object with its resourceVersion as a value, parsed on a compute thread if it is large.
 ///

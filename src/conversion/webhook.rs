@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kubeapi::Status;
 use serde_json::Value;
 
 use super::review::{ConversionOriginal, ConversionReview, ConversionReviewVersion, FailedConversion};
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
-use crate::kubeapi::Status;
 use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
 use crate::resources::MAX_BODY_BYTES;
 use crate::resources::Resource;

@@ -1,7 +1,8 @@
 //! Recognition of delegated authentication and authorization requests.
 
+use kubeapi::RequestInfo;
+
 use crate::authorize::ReviewBody;
-use crate::kubeapi::RequestInfo;
 
 /// A request of a backend to the delegation server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +42,9 @@ impl DelegationRequest {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query};
 
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query};
 
     #[test]
     fn delegation_request_parsed_from_path() {

@@ -1,11 +1,11 @@
 //! `TokenReview`, answered by the gateway's own token authenticators.
 
+use kubeapi::Status;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::authenticate::{AuthenticatedToken, Authenticator, TokenError};
 use crate::authorize::read_review;
-use crate::kubeapi::Status;
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenReview";

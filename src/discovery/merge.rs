@@ -6,12 +6,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use kubeapi::{compare_by_priority, compare_kube_aware};
+
 use super::claim::{ApiServiceClaim, ServedBy};
 use super::local_groups::{self, LocalGroup, LocalGroups};
 use super::model::DiscoveryResource;
 use super::parse::GroupVersionListing;
 use super::polling::poller::ClaimMap;
-use crate::kubeapi::{compare_by_priority, compare_kube_aware};
 use crate::registry::DELEGATE;
 
 /// A group; its most preferred version comes first.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::kubeapi::protobuf::{wrap_unknown, write_bytes, write_number, write_text};
+use kubeapi::protobuf::{wrap_unknown, write_bytes, write_number, write_text};
 
 /// Fields of a message, in the order of their numbers.
 struct ProtobufMessage(&'static [(&'static str, u8, ProtobufFieldType)]);

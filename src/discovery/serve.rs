@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use kubeapi::Status;
 
 use super::encoded_document::{AlternateEncoding, EncodedDocument};
 use super::media::{DiscoveryFormat, accepted, matches_etag};
 use super::snapshot::{DiscoverySnapshot, GroupEntry, LocalListDocument, Root};
-use crate::kubeapi::Status;
 use crate::message::negotiate::{MediaRange, accepts_gzip};
 use crate::message::{Blame, Body, Refusal};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{StatusCode, Uri};
+use kubeapi::Status;
 
 use super::endpoint_watches::{ApiServiceState, EndpointWatches};
 use super::error_response::ForwardError;
@@ -13,7 +14,6 @@ use super::header_rewrite::ResponseHeaderPolicy;
 use super::retry_budget::RetryBudget;
 use crate::availability::{Availability, BackendOutcome, EndpointHealth};
 use crate::egress::{Address, BackendTls, DialError, Endpoint, EndpointKey, Pool, TransportSecurity};
-use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;

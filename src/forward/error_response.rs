@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use kubeapi::{RequestInfo, RetryAfter, Status};
+
 use crate::egress::{DialError, DialPhase, NoResponse, ProxyFault};
-use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Refusal};
 use crate::registry::DisplayName;
 

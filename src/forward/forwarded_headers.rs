@@ -117,9 +117,10 @@ fn append_forwarded_for(client: &HeaderMap, remote: &HeaderValue) -> HeaderValue
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::User;
+
     use super::super::header_rewrite::clean;
     use super::*;
-    use crate::kubeapi::User;
     use crate::message::AllowedHeaders;
 
     fn signature(host: Option<&'static str>) -> Rc<ConnectionHeaders> {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use kubeapi::User;
 
 use super::backend::WorkerBackend;
 use super::endpoint_watches::WatchRegistration;
@@ -16,7 +17,6 @@ use super::long_running_responses::{DrainSignal, LongRunningSlot};
 use super::unread_watch::UnreadWatch;
 use super::watch_framing::WatchFraming;
 use crate::egress::ConnectionGuard;
-use crate::kubeapi::User;
 use crate::message::{self, BodyError, IncomingBody, StreamingBody, UnreadEnd};
 use crate::observe::access::{AccessRecord, EndReason};
 use crate::process::Deadline;

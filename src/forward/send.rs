@@ -8,6 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body as _;
+use kubeapi::{RequestInfo, Status};
 
 use super::backend::WorkerBackend;
 use super::error_response::{ForwardError, bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
@@ -21,7 +22,6 @@ use super::upgrade::upgrade;
 use super::watch_framing::WatchFraming;
 use crate::authorize::Permit;
 use crate::egress::EndpointResponse;
-use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Body, IncomingBody, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, ConnectTimings};
 use crate::process::with_deadline;

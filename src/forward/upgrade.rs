@@ -7,6 +7,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use kubeapi::{RequestInfo, Status};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::backend::WorkerBackend;
@@ -21,7 +22,6 @@ use super::response_body::{EndCondition, ForwardedBody, ResponseBodySource};
 use super::retry::error_chain;
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::{self, ConnectionGuard, DialError, DialPhase, DialTiming};
-use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::UpgradedConnection;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::{AccessRecord, EndReason};

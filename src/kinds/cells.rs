@@ -3,10 +3,10 @@
 
 use std::time::SystemTime;
 
+use kubeapi::human_duration::age_of;
 use serde_json::{Value, json};
 
 use super::rules;
-use crate::kubeapi::human_duration::age_of;
 use crate::resources::ServedKind;
 use crate::resources::custom::cells::custom_cells;
 use crate::resources::row_budget::bounded_cells;

@@ -1,12 +1,12 @@
 //! ConfigMaps (`ValidateConfigMap`), and what Secrets have in common with them.
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::check_config_map_key;
 use serde_json::Value;
 
 use super::KindRules;
 use super::cells::{CellPrinter, length_at};
 use super::validation::{ValidationInput, invalid_for};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::check_config_map_key;
 
 pub(super) static RULES: KindRules =
     KindRules { validate: validate_config_map, cells: print_config_map, ..KindRules::of("", "configmaps") };

@@ -1,13 +1,13 @@
 //! EndpointSlices (`pkg/registry/discovery/endpointslice/strategy.go`, `pkg/apis/discovery/validation/validation.go`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::ip_address::{check_canonical_ip, check_endpoint_ip, check_ip, is_ipv6};
+use kubeapi::names::{check_dns1123_label, check_dns1123_subdomain, check_label_value, check_qualified_name};
 use serde_json::Value;
 
 use super::cells::{CellPrinter, MAX_LISTED, items_at, list_or_unset, text_at};
 use super::validation::{PROTOCOLS, ValidationInput, address_warnings, invalid_for, items, text};
 use super::{GenerationRule, KindRules, Object, WrittenObject};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::ip_address::{check_canonical_ip, check_endpoint_ip, check_ip, is_ipv6};
-use crate::kubeapi::names::{check_dns1123_label, check_dns1123_subdomain, check_label_value, check_qualified_name};
 
 pub(super) static RULES: KindRules = KindRules {
     generation: GenerationRule {

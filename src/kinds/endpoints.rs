@@ -1,13 +1,13 @@
 //! Endpoints (`ValidateEndpoints`, `pkg/registry/core/endpoint/strategy.go`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::ip_address::{check_endpoint_ip, check_ip, ip_warning};
+use kubeapi::names::{check_dns1123_label, check_dns1123_subdomain, check_port_number, check_qualified_name};
 use serde_json::Value;
 
 use super::KindRules;
 use super::cells::{MAX_LISTED, integer, items_at, text_at, with_more};
 use super::validation::{ValidationInput, invalid_for, items, protocol_error, text};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::ip_address::{check_endpoint_ip, check_ip, ip_warning};
-use crate::kubeapi::names::{check_dns1123_label, check_dns1123_subdomain, check_port_number, check_qualified_name};
 
 pub(super) static RULES: KindRules = KindRules {
     deprecation_warning: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),

@@ -1,15 +1,15 @@
 //! Events (`pkg/registry/core/event/strategy.go`, `pkg/apis/core/validation/events.go`). An event of `events.k8s.io/v1` has
 //! been converted to `v1`, so that errors name the fields of that version, as in Kubernetes.
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors};
+use kubeapi::json::{quote_json_into, write_json};
+use kubeapi::names::{check_dns1123_subdomain, check_qualified_name};
 use serde_json::Value;
 
 use super::KindRules;
 use super::cells::{CellPrinter, first_non_empty, text_at, unknown};
 use super::selectable_fields::SelectableFields;
 use super::validation::{ValidationInput, text};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors};
-use crate::kubeapi::json::{quote_json_into, write_json};
-use crate::kubeapi::names::{check_dns1123_subdomain, check_qualified_name};
 
 /// The rules of `v1`.
 pub(super) static CORE_RULES: KindRules = KindRules {

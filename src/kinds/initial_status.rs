@@ -1,10 +1,10 @@
 //! The status of a new object of a built-in kind, which clients cannot choose (`PrepareForCreate` in
 //! `pkg/registry/*/strategy.go`).
 
+use kubeapi::protobuf::normalize::normalize;
 use serde_json::{Value, json};
 
 use super::Object;
-use crate::kubeapi::protobuf::normalize::normalize;
 use crate::resources::ServedKind;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 

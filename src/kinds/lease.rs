@@ -1,13 +1,13 @@
 //! Leases (`pkg/registry/coordination/lease/strategy.go`, `pkg/apis/coordination/validation/validation.go`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::validate_object_meta;
 use serde_json::Value;
 
 use super::cells::text_at;
 use super::validation::{METADATA, ValidationInput};
 use super::{KindRules, Object};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::validate_object_meta;
 
 pub(super) static RULES: KindRules = KindRules {
     creates_on_update: true,

@@ -39,13 +39,14 @@ pub use self::api_service::prepare_new as prepare_new_api_service;
 pub use self::validation::kind_errors;
 pub use self::validation::{ValidationSettings, validate_new, validate_replacement};
 
+use kubeapi::Status;
+use kubeapi::field_error::FieldErrors;
+use kubeapi::names::NameRule;
+
 use self::cells::CellPrinter;
 use self::initial_status::reset_status;
 use self::selectable_fields::SelectableFields;
 use self::validation::{ValidationInput, validate_metadata};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::FieldErrors;
-use crate::kubeapi::names::NameRule;
 use crate::resources::{Resource, ServedKind};
 
 /// An object: its fields by name.

@@ -1,15 +1,15 @@
 //! Namespaces (`pkg/registry/core/namespace/strategy.go`; `ValidateNamespace`, `ValidateNamespaceStatusUpdate`,
 //! `ValidateNamespaceFinalizeUpdate`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::{NameRule, check_qualified_name};
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::json;
 
 use super::cells::text_at;
 use super::selectable_fields::SelectableFields;
 use super::validation::{ValidationInput, invalid_for, legacy_finalizer_error, text, texts};
 use super::{KindRules, Object, ObjectUpdate, RemovalRule};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::{NameRule, check_qualified_name};
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 
 pub(super) static RULES: KindRules = KindRules {
     name_rule: NameRule::DnsLabel,

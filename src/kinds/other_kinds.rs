@@ -1,12 +1,12 @@
 //! Kinds that differ in facts alone, or in a line.
 
+use kubeapi::GoQuoted;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::json;
 
 use super::initial_status::reset_status;
 use super::selectable_fields::{SelectableFields, unsupported_with_kind};
 use super::{GenerationRule, KindRules};
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.

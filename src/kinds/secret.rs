@@ -2,6 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::json::{json_kind, read_json};
+use kubeapi::names::check_config_map_key;
 use serde_json::{Value, json};
 
 use super::cells::{CellPrinter, length_at, text_at};
@@ -9,9 +12,6 @@ use super::config_map::{DATA, MAX_DATA_BYTES, decoded_length, immutability_error
 use super::selectable_fields::SelectableFields;
 use super::validation::{ValidationInput, invalid_for};
 use super::{KindRules, Object, set_default};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::json::{json_kind, read_json};
-use crate::kubeapi::names::check_config_map_key;
 
 pub(super) static RULES: KindRules = KindRules {
     selectable: SelectableFields::of(&["type"]),

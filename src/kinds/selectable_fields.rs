@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use kubeapi::GoQuoted;
+use kubeapi::protobuf::table::GoType;
+use store::watch_cache::DeclaredField;
+
 use super::rules;
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::protobuf::table::GoType;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_field_name;
 use crate::resources::{Resource, ServedKind};
-use crate::watch_cache::DeclaredField;
 
 /// Fields of a built-in kind that field selectors may name besides the name and the namespace.
 pub struct SelectableFields {

@@ -1,9 +1,9 @@
 //! ServiceAccounts (`pkg/registry/core/serviceaccount/strategy.go`).
 
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::Value;
 
 use super::{KindRules, Object, WrittenObject};
-use crate::kubeapi::object_meta::ObjectMetaView;
 
 const MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 

@@ -1,12 +1,12 @@
 //! Messages of invalid objects; `tests/interop/requests/validation.http` compares more of them with a kube-apiserver.
 
+use kubeapi::Status;
+use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::Status;
 use crate::registry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::schema::StepBudget;
 
 /// As many steps as are wanted.
 struct UnlimitedBudget;

@@ -1,17 +1,17 @@
 //! Validation of objects by the rules of their kinds, with Kubernetes' texts and order (`k8s.io/apiserver/pkg/registry/rest/create.go` and `update.go`).
 
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath, invalid_fields_status};
+use kubeapi::ip_address::ip_warning;
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
+use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value};
 
 use super::{Object, rules};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath, invalid_fields_status};
-use crate::kubeapi::ip_address::ip_warning;
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
 use crate::registry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::stored_resource;
-use crate::schema::StepBudget;
 
 pub(super) static NULL: Value = Value::Null;
 

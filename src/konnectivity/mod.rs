@@ -3,7 +3,7 @@
 //!
 //! An agent keeps one gRPC stream to each server. All tunnels of the agent share it: [`multiplexer`] holds their queues,
 //! so that a tunnel whose end does not read holds up no other. [`server`] has the frontends that request tunnels, and
-//! [`agent`] the connections to the targets. The client is [`crate::egress::proxy::konnectivity`].
+//! [`agent`] the connections to the targets. The client is [`konnectivity_client`].
 
 pub mod agent;
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use h2::RecvStream;
+use konnectivity_client::{InvalidMessage, Packet, PacketDecoder};
 
 use super::stream_counter::StreamCounter;
-use crate::egress::proxy::konnectivity::{InvalidMessage, Packet, PacketDecoder};
 
 /// Received bytes of an incomplete packet beyond which HTTP/2's flow control counts them as read: a packet may be longer
 /// than the window of its stream.

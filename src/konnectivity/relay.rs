@@ -182,10 +182,10 @@ where
         let deadline = deadline_of(limit).map(|deadline| deadline.min(Instant::now() + PEER_CHECK_INTERVAL));
         tokio::select! {
             received = &mut incoming => match received {
-                Ok(Received::Everything) if is_sent => return RelayEnd::Finished,
-                Ok(Received::Everything) => break,
-                Ok(Received::Close) => return RelayEnd::Finished,
-                Ok(Received::Broken) => return RelayEnd::Broken,
+                Ok(TunnelEnd::WriteClosed) if is_sent => return RelayEnd::Finished,
+                Ok(TunnelEnd::WriteClosed) => break,
+                Ok(TunnelEnd::Closed) => return RelayEnd::Finished,
+                Ok(TunnelEnd::Broken) => return RelayEnd::Broken,
                 Err(error) => return RelayEnd::SocketFailed(error),
             },
             sent = &mut outgoing, if !is_sent => match sent {
@@ -277,9 +277,13 @@ fn check_peer(end: PeerEnd, moved: Instant) -> io::Result<()> {
     }
 }
 
-enum Received {
-    Everything,
-    Close,
+/// How the data of a tunnel ended.
+enum TunnelEnd {
+    /// The other side has no more data; this side may go on writing.
+    WriteClosed,
+    /// The other side closed the connection.
+    Closed,
+    /// The connection or its stream was lost.
     Broken,
 }
 
@@ -290,7 +294,7 @@ async fn receive_all<W: AsyncWrite + Unpin>(
     moved: &Cell<Instant>,
     is_writing: &Cell<bool>,
     on_write: impl Fn(Duration),
-) -> io::Result<Received> {
+) -> io::Result<TunnelEnd> {
     loop {
         match tunnel.event().await {
             TunnelEvent::Data(mut data) => {
@@ -309,15 +313,15 @@ async fn receive_all<W: AsyncWrite + Unpin>(
             }
             TunnelEvent::WriteClosed => {
                 writer.shutdown().await?;
-                return Ok(Received::Everything);
+                return Ok(TunnelEnd::WriteClosed);
             }
-            TunnelEvent::Closed(error) if !error.is_empty() => return Ok(Received::Broken),
+            TunnelEvent::Closed(error) if !error.is_empty() => return Ok(TunnelEnd::Broken),
             TunnelEvent::Closed(_) => {
                 // The other side may have closed already.
                 let _ = writer.shutdown().await;
-                return Ok(Received::Close);
+                return Ok(TunnelEnd::Closed);
             }
-            TunnelEvent::Lost => return Ok(Received::Broken),
+            TunnelEvent::Lost => return Ok(TunnelEnd::Broken),
         }
     }
 }

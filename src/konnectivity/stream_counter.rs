@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use h2::Reason;
+use konnectivity_client::{InvalidMessage, Packet};
 
-use crate::egress::proxy::konnectivity::{InvalidMessage, Packet};
 use crate::observe::metrics::{StreamMetrics, StreamPacketType, StreamSegment};
 
 /// The metrics of one direction of a stream.

@@ -1,7 +1,8 @@
 //! A request that the HTTP libraries would refuse themselves, without a word.
 
+use kubeapi::Status;
+
 use super::{Blame, Refusal};
-use crate::kubeapi::Status;
 
 /// Why a request is malformed or beyond a limit, as an extension of what remains of it.
 ///

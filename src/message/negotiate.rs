@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
-use crate::kubeapi::StatusEncoding;
+use kubeapi::StatusEncoding;
 
 /// The `Accept` header of a request. It is stored apart from the request, whose headers are forwarded before it is
 /// known whether the gateway must respond itself.

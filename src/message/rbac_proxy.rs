@@ -54,9 +54,9 @@ fn decision_text(code: u16) -> Option<&'static str> {
 mod tests {
     use http::HeaderMap;
     use http_body_util::BodyExt;
+    use kubeapi::{RetryAfter, Status};
 
     use super::*;
-    use crate::kubeapi::{RetryAfter, Status};
     use crate::message::{Accept, ErrorFormat, ReviewedAttributes};
 
     async fn read(refusal: &Refusal) -> (u16, HeaderMap, String) {

@@ -1,6 +1,6 @@
 //! A refusal: the party at fault, the Status for the client, and the cause for the log.
 
-use crate::kubeapi::Status;
+use kubeapi::Status;
 
 /// The party at fault for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WARNING, X_CONTENT_
 use http::{HeaderValue, Response, StatusCode};
 
 use super::{Accept, Blame, Body, Refusal, rbac_proxy};
-use crate::kubeapi;
 
 /// Form of error responses (`--error-format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +71,9 @@ mod tests {
     use http::HeaderMap;
     use http::header::ACCEPT;
     use http_body_util::BodyExt;
+    use kubeapi::{RetryAfter, Status};
 
     use super::*;
-    use crate::kubeapi::{RetryAfter, Status};
 
     async fn read(response: Response<Body>) -> (u16, HeaderMap, String) {
         let (parts, body) = response.into_parts();

@@ -10,7 +10,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use percent_encoding::percent_decode_str;
 
-use crate::kubeapi::GoQuoted;
+use kubeapi::GoQuoted;
 
 /// Maximum number of another server's checks that are listed.
 const MAX_OTHERS: usize = 1000;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::kubeapi::human_duration;
+use kubeapi::human_duration;
 
 /// Formats a time as RFC 3339 with whole seconds, like `metav1.Time`.
 pub fn timestamp(time: SystemTime) -> String {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Method, Response};
+use kubeapi::Status;
 
 use super::builtin::LocalDocument;
 use super::document_hash::{mark_immutable, split_hash};
 use super::index::Index;
 use crate::discovery::{DocumentReply, EncodedDocument, accepted, not_acceptable, not_allowed};
-use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
 /// A document below `/openapi/v3` that the gateway has itself.

@@ -27,7 +27,6 @@ pub(crate) use file::csv;
 pub use file::document::{ManifestDocument, is_json, parse_documents, read_text_file, read_text_with_metadata};
 pub use file::file_errors::FileErrors;
 pub use file::file_watcher::{FileWatcher, is_temporary_name};
-pub use file::own_links::{open_through_own_links, resolve_own_links};
 pub use file::watched_file::{OnFailure, ReloadReporter, WatchedFile, WatchedFileContent};
 pub use problem::{HelpTopic, Problem, Problems};
 pub use published::{Published, Publisher, changed_or_pending};

@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use kubeapi::compare_by_priority;
+
 use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources};
 use super::objects::api_service::{ApiService, ApiServiceBackend};
 use super::objects::endpoints::EndpointSlice;
 use super::objects::service::{Service, ServiceType, service_key};
-use crate::kubeapi::compare_by_priority;
 use crate::process::{ChangeLog, HelpTopic, Problem, Problems, ShardedMap};
 
 /// A snapshot of the registry.

@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use kubeapi::json::write_stored_json;
+use kubeapi::protobuf::normalize::{NormalizeError, normalize};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::builtin::{builtin_kinds, set_defaults};
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
 
 const V1: &str = "apiextensions.k8s.io/v1";
 const V1BETA1: &str = "apiextensions.k8s.io/v1beta1";

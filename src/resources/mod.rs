@@ -18,8 +18,9 @@ pub mod webhook_config;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use kubeapi::protobuf::table::MessageId;
+
 use self::custom::{CustomResource, CustomVersion};
-use crate::kubeapi::protobuf::table::MessageId;
 
 /// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
 pub const MAX_BODY_BYTES: usize = 3 << 20;

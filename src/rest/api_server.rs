@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubeapi::Status;
 use parking_lot::Mutex;
+use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
+use store::{KeyError, Prefix};
 
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
@@ -15,7 +18,6 @@ use crate::kinds::ValidationSettings;
 use crate::kinds::crd;
 use crate::kinds::custom_resource;
 use crate::kinds::selectable_fields::{declared_fields, stored_labels};
-use crate::kubeapi::Status;
 use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueues};
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
@@ -24,8 +26,6 @@ use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_res
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::crd_upgrade::upgrade_stored_crd;
 use crate::resources::custom::CustomResource;
-use crate::storage::{KeyError, Prefix};
-use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use crate::webhook_client::WebhookClient;
 
 /// Minutes after which the schema of a custom resource that is not used is dropped.

@@ -9,6 +9,10 @@ use std::path::Path;
 use std::process::Command;
 
 use bytes::Bytes;
+use kubeapi::Status;
+use kubeapi::json::{read_json, write_stored_json};
+use kubeapi::patch::{JsonPatch, MergePatch, StrategicPatch};
+use kubeapi::protobuf::table::{GoType, MessageId};
 use serde_json::{Map, Value, json};
 
 use super::metadata;
@@ -18,10 +22,6 @@ use super::warnings::bounded_warnings;
 use super::write_options::FieldValidation;
 use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::{read_json, write_stored_json};
-use crate::kubeapi::protobuf::table::{GoType, MessageId};
-use crate::patch::{JsonPatch, MergePatch, StrategicPatch};
 use crate::resources::ServedKind;
 use crate::resources::builtin::{builtin_kinds, merge_schema};
 use crate::resources::custom::testing::served_kind;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use bytes::Bytes;
+use kubeapi::field_error::FieldError;
+use kubeapi::json::read_json;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -15,8 +17,6 @@ use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
 use crate::compute::WorkLimit;
 use crate::kinds::{ObjectUpdate, ValidationSettings, kind_errors, object_warnings};
-use crate::kubeapi::field_error::FieldError;
-use crate::kubeapi::json::read_json;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::crd_upgrade::{crd_as_v1, upgrade_stored_crd};
 
@@ -233,7 +233,7 @@ fn crds_with_a_schema_are_answered_as_by_kube_apiserver() {
         definition: Vec<CrdAnswerError>,
         unordered: bool,
     }
-    let cases = include_str!("../schema/testdata/structural.jsonl").lines().map(|line| {
+    let cases = include_str!("../../crates/kubeapi/src/schema/testdata/structural.jsonl").lines().map(|line| {
         let case: SchemaCase = serde_json::from_str(line).unwrap();
         let crd = format!(
             r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"cases.a.io"}},

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use kubeapi::Status;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
+use store::CommitCondition;
+use store::watch_cache::{Error, ResourceCollection};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -17,10 +21,6 @@ use super::write_options::WriteOptions;
 use super::{metadata, namespace, request_body};
 use crate::authorize::CreateAuthorization;
 use crate::kinds::RemovalRule;
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
-use crate::storage::CommitCondition;
-use crate::watch_cache::{Error, ResourceCollection};
 
 /// Attempts for a generated name that exists (KEP-4420).
 const NAME_ATTEMPTS: usize = 8;

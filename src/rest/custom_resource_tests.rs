@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use kubeapi::field_error::{FieldError, FieldPath};
+use kubeapi::json::{read_json, write_json};
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -15,10 +19,6 @@ use crate::kinds::custom_resource::{
     MalformedFields, coerce_metadata, finalizer_warnings, kind_error, prepare_new, prepare_replacement, refresh,
     validation_errors,
 };
-use crate::kubeapi::field_error::{FieldError, FieldPath};
-use crate::kubeapi::json::{read_json, write_json};
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
 use crate::resources::ServedKind;
 use crate::resources::custom::testing::served_kind;
 
@@ -287,7 +287,7 @@ const KNOWN_DIFFERENCES: [(&str, &str); 7] = [
 
 #[test]
 fn custom_objects_are_answered_as_by_kube_apiserver() {
-    let found = differences(include_str!("../schema/testdata/objects.jsonl"));
+    let found = differences(include_str!("../../crates/kubeapi/src/schema/testdata/objects.jsonl"));
     let mut unknown = 0;
     let mut seen = BTreeMap::new();
     for (what, all) in &found {

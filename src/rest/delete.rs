@@ -3,6 +3,9 @@
 use std::pin::pin;
 
 use futures_util::stream::TryStreamExt as _;
+use kubeapi::list_options::ListOptions;
+use kubeapi::{Status, StatusDetails};
+use store::watch_cache::{ResourceCollection, Stored, StoredList};
 
 use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
@@ -13,9 +16,6 @@ use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::{namespace, read};
 use crate::conversion::has_webhook;
-use crate::kubeapi::list_options::ListOptions;
-use crate::kubeapi::{Status, StatusDetails};
-use crate::watch_cache::{ResourceCollection, Stored, StoredList};
 
 /// Deletes an object, or marks it if finalizers remain.
 ///

@@ -1,5 +1,12 @@
 //! `metav1.DeleteOptions`, from the body or the query.
 
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, invalid_options_status};
+use kubeapi::json::read_json;
+use kubeapi::list_options::{is_true, parse_int64};
+use kubeapi::protobuf::decode::{decode_object, read_envelope};
+use kubeapi::protobuf::normalize::normalize;
+use kubeapi::yaml::read_yaml;
 use serde_json::Value;
 
 use super::object_type::{DecodeError, check_options_type};
@@ -7,13 +14,6 @@ use super::request::ApiRequest;
 use super::request_body::{media_type, unsupported_body};
 use super::write_options::dry_run;
 use crate::compute::run_sized;
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, invalid_options_status};
-use crate::kubeapi::json::read_json;
-use crate::kubeapi::list_options::{is_true, parse_int64};
-use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
-use crate::kubeapi::protobuf::normalize::normalize;
-use crate::kubeapi::yaml::read_yaml;
 use crate::resources::builtin::builtin_kinds;
 
 /// Options of a deletion.

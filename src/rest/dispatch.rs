@@ -1,6 +1,8 @@
 //! From a request to the function of its verb, and to the response.
 
 use http::Response;
+use kubeapi::Status;
+use store::watch_cache::Notifier;
 
 use super::api_server::ApiServer;
 use super::representation::{OutputMediaType, VerbReply};
@@ -10,9 +12,7 @@ use super::{create, delete, patch, read, representation, scale, update, warnings
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
-use crate::kubeapi::Status;
 use crate::message::Body;
-use crate::watch_cache::Notifier;
 
 impl ApiServer {
     /// The response to a request for a resource of the catalog.

@@ -1,10 +1,10 @@
 //! Errors of the watch cache and the store as `Status`.
 
+use kubeapi::Status;
+use kubeapi::continue_token::{ContinueToken, expired_list, expired_page};
+use store::watch_cache::Error;
+
 use super::target::ObjectTarget;
-use crate::kubeapi::Status;
-use crate::kubeapi::continue_token::{ContinueToken, expired_list, expired_page};
-use crate::storage;
-use crate::watch_cache::Error;
 
 /// The Status of an error about an object of `target`.
 pub(super) fn cache_error(target: &ObjectTarget<'_>, error: Error) -> Status {
@@ -36,9 +36,9 @@ pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {
 }
 
 /// 413 for a value that is too large, else 503. Without a `Retry-After` header, which client-go would obey silently.
-fn store_status(error: &storage::Error) -> Status {
+fn store_status(error: &store::Error) -> Status {
     match error {
-        storage::Error::TooLarge { limit, .. } => Status::request_entity_too_large(format_args!("limit is {limit}")),
+        store::Error::TooLarge { limit, .. } => Status::request_entity_too_large(format_args!("limit is {limit}")),
         error => Status::service_unavailable(format!("the store cannot serve the request: {error}")),
     }
 }

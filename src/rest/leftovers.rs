@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kubeapi::Status;
+use kubeapi::Status;
+use store::watch_cache::Error;
+use store::{CommitCondition, KeyError, Prefix};
+
 use crate::resources::builtin::event_conversion::stored_resource;
-use crate::storage::{CommitCondition, KeyError, Prefix};
-use crate::watch_cache::Error;
 
 use super::api_server::{ApiServer, KEY_ROOT, resource_prefix};
 use super::errors::unavailable;
@@ -138,10 +139,11 @@ fn report(counts: &BTreeMap<String, usize>, of: &str, then: &str) {
 
 #[cfg(test)]
 mod tests {
+    use store::{Expect, Key, Mutation, Store as _};
+
     use super::super::namespace::create_empty;
     use super::super::test_support::{CRD, keys, object, server};
     use super::*;
-    use crate::storage::{Expect, Key, Mutation, Store as _};
 
     #[tokio::test]
     async fn namespace_created_again_has_nothing_of_its_predecessor() {

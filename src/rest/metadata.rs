@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use kubeapi::Status;
+use kubeapi::field_error::BoundedText;
+use kubeapi::json::{write_json, write_stored_json};
+use kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
 use crate::kinds::{RemovalRule, changes_generation, has_generation, rules};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::BoundedText;
-use crate::kubeapi::json::{write_json, write_stored_json};
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kubeapi::Status;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value};
+use store::watch_cache::{Error, ResourceCollection, Stored};
+use store::{CommitCondition, Key};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::target::ObjectTarget;
 use crate::kinds::RemovalRule;
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
-use crate::storage::{CommitCondition, Key};
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Namespaces that cannot be deleted.
 pub(super) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];

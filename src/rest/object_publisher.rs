@@ -1,13 +1,13 @@
 //! Objects that the process itself makes and keeps current, for clients to read and watch.
 
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
+use store::Key;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::api_server::ApiServer;
 use super::metadata;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::change_metadata;
-use crate::storage::Key;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Writes the objects of one resource that the process makes. Cheap to clone.
 #[derive(Clone)]

@@ -6,7 +6,12 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
+use store::Revision;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::delete_options::DeleteOptions;
 use super::errors::cache_error;
@@ -18,12 +23,7 @@ use crate::conversion::schema_work;
 use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
 use crate::kinds::{RemovalRule, custom_resource, rules};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::change_metadata;
 use crate::resources::ServedKind;
-use crate::storage::Revision;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Deletions of one list of objects that are in the store at a time; it writes what waits in one transaction.
 const CONCURRENT_DELETIONS: usize = 16;
@@ -204,10 +204,11 @@ fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &De
 mod tests {
     use std::pin::pin;
 
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits, ListQuery};
+    use store::{Expect, MemoryStore, Mutation, Prefix, Store as _};
+
     use super::*;
     use crate::resources::custom::testing::served_kind;
-    use crate::storage::{Expect, MemoryStore, Mutation, Prefix, Store as _};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits, ListQuery};
 
     #[tokio::test]
     async fn removal_of_custom_objects_compiles_schemas_once_and_before() {

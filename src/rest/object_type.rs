@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, invalid_fields_status};
+use kubeapi::json::{json_kind, number_too_large, write_json};
 use serde_json::{Map, Value};
+use store::MAX_VALUE_BYTES;
 
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-use crate::kubeapi::json::{json_kind, number_too_large, write_json};
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_resource;
-use crate::storage::MAX_VALUE_BYTES;
 
 /// Bytes of a body that an error repeats.
 const SUMMARY_BYTES: usize = 30;

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use kubeapi::json::write_json;
+use kubeapi::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
+use kubeapi::{Status, StatusDetails};
 use serde_json::{Map, Value};
+use store::watch_cache::ResourceCollection;
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -14,14 +18,10 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::compute::{WorkLimit, map_size, run_limited, run_sized};
-use crate::kubeapi::json::write_json;
-use crate::kubeapi::{Status, StatusDetails};
-use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::convert_from_stored;
 use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
-use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a patch that other writers overtake (`MaxRetryWhenPatchConflicts` and the first).
 const ATTEMPTS: usize = 6;

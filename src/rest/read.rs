@@ -1,15 +1,16 @@
 //! The verbs get and list.
 
+use kubeapi::Status;
+use kubeapi::continue_token::ContinueToken;
+use kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
+use store::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
+
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use crate::kinds::selectable_fields::resolve_label;
-use crate::kubeapi::Status;
-use crate::kubeapi::continue_token::ContinueToken;
-use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
-use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
 /// Handles the verb get: returns the object.
 ///

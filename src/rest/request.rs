@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use kubeapi::{Query, RequestInfo, Status};
 
 use crate::authorize::CreateAuthorization;
-use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::route::Hand;
 
 /// A request for objects, with the whole body.

@@ -3,7 +3,16 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use kubeapi::Status;
+use kubeapi::json::{
+    JsonFindings, is_costly_beyond, json_size, number_too_large, read_untyped_json, strict_messages, write_json,
+};
+use kubeapi::protobuf::decode::{decode_object, read_envelope};
+use kubeapi::protobuf::normalize::normalize;
+use kubeapi::schema::unknown_field_message;
+use kubeapi::yaml::read_yaml;
 use serde_json::{Map, Value};
+use store::MAX_VALUE_BYTES;
 
 use super::metadata::deduplicate_owners;
 use super::object_type::{DecodeError, check_custom_number, check_type};
@@ -13,18 +22,9 @@ use super::write_options::FieldValidation;
 use crate::compute::run_sized;
 use crate::kinds::custom_resource::{self, CustomDecodeError};
 use crate::kinds::rules;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::{
-    JsonFindings, is_costly_beyond, json_size, number_too_large, read_untyped_json, strict_messages, write_json,
-};
-use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
-use crate::kubeapi::protobuf::normalize::normalize;
-use crate::kubeapi::yaml::read_yaml;
 use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 use crate::resources::{ObjectFormat, ServedKind};
-use crate::schema::unknown_field_message;
-use crate::storage::MAX_VALUE_BYTES;
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {

@@ -4,7 +4,10 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
+use kubeapi::Status;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::ResourceCollection;
 
 use super::api_server::ApiServer;
 use super::errors::{cache_error, modified};
@@ -16,13 +19,10 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::kinds::custom_resource;
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
 use crate::resources::custom::crd::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
-use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a write that other writers overtake.
 const ATTEMPTS: usize = 6;

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
+use kubeapi::{GoQuoted, RequestInfo, Status};
+use store::Key;
+use store::watch_cache::ResourceCollection;
+
 use crate::kinds::{KindRules, RemovalRule, rules};
-use crate::kubeapi::{GoQuoted, RequestInfo, Status};
 use crate::resources::ServedKind;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
-use crate::storage::Key;
-use crate::watch_cache::ResourceCollection;
 
 /// The object or collection that a request is for.
 pub(super) struct ObjectTarget<'r> {
@@ -166,9 +167,9 @@ fn has_route(entry: &CatalogEntry, info: &RequestInfo<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use kubeapi::{CanonicalPath, Query, StatusDetails};
 
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query, StatusDetails};
 
     fn code(method: &str, path: &str) -> (u16, String) {
         let catalog = ResourceCatalog::new(|_| true);

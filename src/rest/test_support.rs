@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use store::watch_cache::{Collections, HistoryLimits};
+use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
 use super::api_server::{ApiServer, ApiServerSettings};
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
-use crate::storage::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
-use crate::watch_cache::{Collections, HistoryLimits};
 
 /// Key of a CRD.
 pub(crate) const CRD: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/foos.example.com";

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use kubeapi::Status;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value};
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::api_server::ApiServer;
 use super::create::{Created, store_new, time_to_live};
@@ -14,9 +17,6 @@ use super::target::ObjectTarget;
 use super::write::{ObjectWrite, ReplacedObject, check_uid};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 
 /// Replaces an object with the one in the body.
 ///

@@ -9,6 +9,11 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use kubeapi::Status;
+use kubeapi::list_options::{ListOptions, VersionMatch};
+use store::watch_cache::{
+    Error, Notifier, ResourceCollection, Selection, WatchCursor, WatchEvent, WatchQuery, WatchStart,
+};
 
 use super::api_server::ApiServer;
 use super::errors::cache_error;
@@ -18,15 +23,10 @@ use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use crate::compute::ComputeContext;
 use crate::conversion::{ObjectConverter, has_webhook};
-use crate::kubeapi::Status;
-use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::resources::catalog::ResourceCatalog;
 use crate::resources::{ResourceVersion, ServedKind};
-use crate::watch_cache::{
-    Error, Notifier, ResourceCollection, Selection, WatchCursor, WatchEvent, WatchQuery, WatchStart,
-};
 
 /// Size in bytes up to which initial events are sent together.
 const MAX_FRAME_BYTES: usize = 64 << 10;

@@ -12,7 +12,14 @@
 
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, invalid_fields_status};
+use kubeapi::list_options::parse_uint64;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value, json};
+use store::Key;
+use store::watch_cache::Stored;
 
 use super::api_server::{ApiServer, ApiServerSettings};
 use super::errors::modified;
@@ -21,13 +28,6 @@ use super::target::{ObjectTarget, OwnedTarget};
 use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
 use crate::conversion::{local_bytes, schema_work};
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-use crate::kubeapi::list_options::parse_uint64;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
-use crate::schema::StepBudget;
-use crate::storage::Key;
-use crate::watch_cache::Stored;
 
 /// A decoded object on its way into the store.
 pub(super) struct ObjectWrite {

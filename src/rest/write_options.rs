@@ -1,7 +1,7 @@
 //! Options of create, update and patch (`metav1.CreateOptions`, `UpdateOptions`, `PatchOptions`).
 
-use crate::kubeapi::field_error::{BadValue, FieldError, invalid_options_status};
-use crate::kubeapi::{Query, Status, is_print};
+use kubeapi::field_error::{BadValue, FieldError, invalid_options_status};
+use kubeapi::{Query, Status, is_print};
 
 /// Longest name of a field manager in bytes (`FieldManagerMaxLength`).
 const MAX_FIELD_MANAGER_BYTES: usize = 128;

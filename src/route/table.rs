@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use kubeapi::{RetryAfter, Status};
+
 use crate::availability::{
     Availability, AvailabilityMap, CircuitPermit, ConnectionSettings, EndpointHealth, Rejection,
 };
 use crate::egress::{ConnectionCounter, EgressRoute, EgressRoutes};
-use crate::kubeapi::{RetryAfter, Status};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{CircuitState, RejectReason};
 use crate::process::{Drain, Published, Publisher, ShardedMap, ShutdownPhase, changed_or_pending};

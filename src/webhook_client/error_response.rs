@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde::Deserialize;
 
-use crate::kubeapi::GoQuoted;
+use kubeapi::GoQuoted;
 
 /// The fields of a `metav1.Status` that say what failed.
 #[derive(Deserialize)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request};
+use kubeapi::GoQuoted;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
@@ -20,7 +21,6 @@ use crate::egress::{
     Address, BackendTls, CLUSTER, Destination, Dialer, Endpoint, EndpointKey, EndpointResponse, Host, Pool, SendError,
     TransportSecurity,
 };
-use crate::kubeapi::GoQuoted;
 use crate::message::{Body, DocumentError, read_document};
 use crate::registry::{ResolveError, ServiceReference, StoredServices};
 use crate::resources::webhook_config::WebhookClientConfig;
@@ -305,11 +305,12 @@ fn service_error_text(reference: &ServiceReference, error: &ResolveError) -> Str
 
 #[cfg(test)]
 mod tests {
+    use store::watch_cache::{CollectionSettings, Collections, HistoryLimits};
+    use store::{MemoryStore, Prefix};
+
     use super::*;
     use crate::egress::Resolver;
     use crate::registry::ResolveRules;
-    use crate::storage::{MemoryStore, Prefix};
-    use crate::watch_cache::{CollectionSettings, Collections, HistoryLimits};
 
     fn thread() -> WebhookThread {
         let collections = Collections::new(Arc::new(MemoryStore::new()), HistoryLimits::default(), Arc::new(|| 0));

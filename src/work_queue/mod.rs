@@ -7,11 +7,11 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubeapi::Status;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::kubeapi::Status;
 use crate::observe::metrics::WorkQueueMetrics;
 
 /// Pauses between the attempts that fail.

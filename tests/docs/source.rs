@@ -23,10 +23,13 @@ pub(crate) struct Literal {
     pub(crate) value: String,
 }
 
-/// The production files below `src/`.
+/// The production files of all crates.
 pub(crate) fn sources() -> Vec<SourceFile> {
     let mut paths = Vec::new();
     collect(&repository().join("src"), &mut paths);
+    for entry in std::fs::read_dir(repository().join("crates")).unwrap() {
+        collect(&entry.unwrap().path().join("src"), &mut paths);
+    }
     let mut tests = BTreeSet::new();
     for path in &paths {
         let text = std::fs::read_to_string(path).unwrap();
@@ -61,7 +64,7 @@ impl SourceFile {
         SourceFile { path, text: text.to_owned(), code, literals }
     }
 
-    /// The module at the top, as the target of a log line begins: `narthex::tls`.
+    /// The module at the top, as the target of a log line of the root package begins: `narthex::tls`.
     pub(crate) fn top_module(&self) -> String {
         let name = self.path.trim_start_matches("src/").split('/').next().unwrap_or_default();
         format!("narthex::{}", name.trim_end_matches(".rs"))

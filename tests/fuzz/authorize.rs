@@ -2,11 +2,11 @@
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use kubeapi::{CanonicalPath, Query, RequestInfo, User};
 use narthex::authorize::configuration::AuthorizationConfiguration;
 use narthex::authorize::parsers::{impersonated, strip_headers};
 use narthex::authorize::rbac_proxy::{PathAccess, PathFilter, RbacProxyRules, RequiredPermissions};
 use narthex::authorize::{Attributes, AuthorizationMode, Authorizer, RbacPolicy, subject_access_review};
-use narthex::kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
 use crate::fuzz_text;
 

@@ -1,9 +1,9 @@
 //! Responses of egress proxies and Konnectivity servers.
 
 use bytes::Bytes;
+use konnectivity_client::{Packet, PacketDecoder};
 use narthex::egress::http::http1::{BodyFraming, ChunkedDecoder, ChunkedStep, Http1ResponseHead};
 use narthex::egress::proxy::http_connect::{ConnectResponseError, ConnectResponseParser};
-use narthex::egress::proxy::konnectivity::{Packet, PacketDecoder};
 use narthex::egress::proxy::socks5;
 use narthex::egress::{Destination, DialPhase, Host, ProxyCredentials, ProxyFault};
 use narthex::konnectivity::server::AgentIdentifiers;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use narthex::kubeapi::{
+use kubeapi::{
     CanonicalPath, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, RetryAfter, Status, StatusDetails,
     StatusEncoding, compare_kube_aware, duration, encode, extra_key,
 };

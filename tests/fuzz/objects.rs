@@ -7,26 +7,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use kubeapi::continue_token::ContinueToken;
+use kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
+use kubeapi::list_options::ListOptions;
+use kubeapi::patch::{JsonPatch, MergePatch, StrategicPatch};
+use kubeapi::yaml::read_yaml;
+use kubeapi::{CanonicalPath, Query, RequestInfo};
 use narthex::authenticate::{
     AuthenticatedUser, Authenticator, GroupFilter, Peer, RequestHeaderConfig, Settings as AuthenticationSettings,
 };
 use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
 use narthex::controllers::Controllers;
-use narthex::kubeapi::continue_token::ContinueToken;
-use narthex::kubeapi::json::{MAX_JSON_DEPTH, read_json, write_json};
-use narthex::kubeapi::list_options::ListOptions;
-use narthex::kubeapi::yaml::read_yaml;
-use narthex::kubeapi::{CanonicalPath, Query, RequestInfo};
 use narthex::observe::metrics::WorkQueues;
-use narthex::patch::{JsonPatch, MergePatch, StrategicPatch};
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
 use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest};
 use narthex::route::Dealer;
-use narthex::storage::MemoryStore;
 use narthex::tls::ClientTrust;
-use narthex::watch_cache::{Collections, HistoryLimits};
 use serde_json::Value;
+use store::MemoryStore;
+use store::watch_cache::{Collections, HistoryLimits};
 
 use crate::{fuzz_bytes, fuzz_text, text_from_words};
 
@@ -364,7 +364,7 @@ fn stored_object_requests() {
         validation: narthex::kinds::ValidationSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
-    let clock: narthex::storage::Clock = Arc::new(|| 1_000_000);
+    let clock: store::Clock = Arc::new(|| 1_000_000);
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
     local.block_on(&runtime, Controllers::start(&api, &WorkQueues::default())).unwrap();

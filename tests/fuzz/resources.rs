@@ -1,8 +1,8 @@
 //! Objects of built-in kinds: protobuf, and JSON of any shape.
 
-use narthex::kubeapi::protobuf::decode::{ProtobufEnvelope, decode_object, read_envelope};
-use narthex::kubeapi::protobuf::encode::encode_object;
-use narthex::kubeapi::protobuf::normalize::normalize;
+use kubeapi::protobuf::decode::{ProtobufEnvelope, decode_object, read_envelope};
+use kubeapi::protobuf::encode::encode_object;
+use kubeapi::protobuf::normalize::normalize;
 use narthex::resources::builtin::{builtin_kinds, set_defaults};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Regular expressions of schemas.
 
-use narthex::schema::Pattern;
+use kubeapi::schema::Pattern;
 
 use crate::fuzz_text;
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use narthex::schema::{
+use kubeapi::schema::{
     Schema, StepBudget, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
 };
 use serde_json::Value;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use kubeapi::is_dns_subdomain;
+
 use super::token::Algorithm;
 use super::url::HttpsUrl;
 use crate::egress::EgressRoutes;
 use crate::expression::{Expression, ExpressionType, ExpressionVariable};
-use crate::kubeapi::is_dns_subdomain;
 use crate::process::{FieldReader, Problem, Problems, is_json, parse_configuration, read_text_file};
 use crate::tls::Bundle;
 

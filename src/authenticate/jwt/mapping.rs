@@ -1,12 +1,12 @@
 //! Mapping of the claims of a verified token to a user, like `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
 
+use kubeapi::User;
 use serde_json::{Value, json};
 
 use super::configuration::{ClaimSource, ClaimValidationRule, JwtIssuer};
 use super::token::Claims;
 use crate::authenticate::CREDENTIAL_ID;
 use crate::expression::{EvaluatedValue, Expression, ExpressionInput};
-use crate::kubeapi::User;
 
 /// Maps `claims` to a user by the rules of `issuer`, without `system:authenticated`.
 ///

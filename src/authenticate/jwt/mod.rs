@@ -27,6 +27,7 @@ pub use configuration::{AnonymousAuthConfig, AuthenticationConfiguration, JwtIss
 use fetch::JwksSource;
 use jwks::SignatureVerification;
 use jwks_cache::{JwksCache, JwksRefresher, JwksSnapshot};
+use kubeapi::User;
 pub use openid::OidcFlags;
 use token::{Claims, UnverifiedToken};
 
@@ -34,7 +35,6 @@ use super::token_review::size_of_user;
 use super::{AUTHENTICATED, header_safe};
 use crate::decision_cache::{CacheLimits, CachedDecision, DecisionCache, DigestSecret};
 use crate::egress::{Dialer, EgressRoutes};
-use crate::kubeapi::User;
 use crate::observe::metrics::{self, CacheResult, CallKind, Metrics};
 use crate::process::{
     Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter, ShutdownPhase,

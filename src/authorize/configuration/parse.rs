@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kubeapi::{duration, is_dns_subdomain};
+
 use crate::authorize::match_conditions::MatchConditions;
 use crate::decision_cache::ReviewVersion;
-use crate::kubeapi::{duration, is_dns_subdomain};
 use crate::process::{FieldReader, Problem, Problems, is_json, parse_configuration, read_text_file};
 
 const KIND: &str = "AuthorizationConfiguration";

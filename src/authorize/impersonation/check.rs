@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use kubeapi::{RequestInfo, Status, User};
 
 use super::extra;
 use super::mode::{ImpersonationMode, node_name, service_account};
 use crate::authenticate::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::authorize::Attributes;
 use crate::authorize::authorizer::{Authorizer, DenyReason as Answer};
-use crate::kubeapi::{RequestInfo, Status, User};
 use crate::observe::metrics::{ImpersonationMetrics, ImpersonationStep};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use kubeapi::User;
+
 use crate::authenticate::AuthenticatedUser;
-use crate::kubeapi::User;
 
 /// The effective user of a request: the authenticated user, or one that it may impersonate. Only
 /// [`EffectiveUser::from_authenticated`] and [`Impersonator`](super::Impersonator) create one.

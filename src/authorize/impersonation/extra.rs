@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::kubeapi::{GoQuoted, is_dns_subdomain};
+use kubeapi::{GoQuoted, is_dns_subdomain};
 
 /// Returns Kubernetes' error for an invalid extra (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
 /// `k8s.io/apimachinery/pkg/util/validation`).

@@ -21,9 +21,10 @@ use http::HeaderMap;
 
 pub use effective_user::{EffectiveUser, ImpersonatedUser};
 
+use kubeapi::{RequestInfo, Status, User};
+
 use super::Authorizer;
 use crate::authenticate::{AuthenticatedUser, GroupFilter};
-use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{ImpersonationStep, Metrics};
 use check::{ImpersonationCheck, ImpersonationDenial};
@@ -126,6 +127,6 @@ fn no_authorizer_status(user: &User) -> Status {
     Status::forbidden(format_args!(
         "User {} cannot impersonate: no authorization mode of this gateway can authorize the Impersonate-* headers; \
          remove them, or use the API server directly",
-        crate::kubeapi::GoQuoted(&user.name)
+        kubeapi::GoQuoted(&user.name)
     ))
 }

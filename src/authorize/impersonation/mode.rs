@@ -1,6 +1,6 @@
 //! Impersonation modes.
 
-use crate::kubeapi::{User, is_dns_subdomain};
+use kubeapi::{User, is_dns_subdomain};
 
 /// The extra key with the node of a service account's pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use http::{HeaderMap, HeaderValue};
+use kubeapi::{GoQuoted, Status, User, extra_key};
 
 use crate::authenticate::check_speakable;
-use crate::kubeapi::{GoQuoted, Status, User, extra_key};
 use crate::message::hop_by_hop::{has_normalized_prefix, remove_where};
 
 const EXTRA: &str = "impersonate-extra-";

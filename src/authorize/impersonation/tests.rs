@@ -1,10 +1,10 @@
 //! Tests of impersonation with permissions from RBAC objects.
 
 use http::{HeaderName, HeaderValue, Method};
+use kubeapi::{CanonicalPath, Query};
 
 use super::*;
 use crate::authorize::{AccessReviewClient, AccessReviewSettings, AuthorizationMode, RbacPolicy};
-use crate::kubeapi::{CanonicalPath, Query};
 use crate::kubeclient::ClientHandle;
 use crate::process::Published;
 

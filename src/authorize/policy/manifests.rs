@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
+use kubeapi::{LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value};
+
 use super::rule::PolicyRule;
-use crate::kubeapi::{LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value};
 use crate::process::{FieldReader, ManifestDocument, Problem, Problems, parse_documents};
 
 const GROUP: &str = "rbac.authorization.k8s.io";

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use manifests::{Binding, Manifests, RoleReference, Subject};
 pub use rule::PolicyRule;
 
+use kubeapi::{GoQuoted, User};
+
 use super::Attributes;
-use crate::kubeapi::{GoQuoted, User};
 use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent, is_json, read_text_file};
 
 /// The maximum size of a policy file.

@@ -1,6 +1,6 @@
 //! RBAC rules and their evaluation.
 
-use crate::kubeapi::RequestInfo;
+use kubeapi::RequestInfo;
 
 /// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` matches all. A rule has resources or paths, never both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::fs;
 
 use http::Method;
+use kubeapi::{CanonicalPath, Query, RequestInfo};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo};
 use crate::process::{Drain, OnFailure, Published, ShutdownPhase};
 
 const HEAD: &str = "apiVersion: rbac.authorization.k8s.io/v1";

@@ -1,10 +1,10 @@
 //! Templates of authorization attributes, and their values from a request.
 
 use http::{HeaderMap, Method};
+use kubeapi::{Query, RequestInfo};
 
 use super::value::{Template, ValueSources};
 use super::{PermissionSet, RequiredPermissions, UnreviewableRequest};
-use crate::kubeapi::{self, Query, RequestInfo};
 
 /// How the attributes of a request are determined.
 #[derive(Debug, Default)]

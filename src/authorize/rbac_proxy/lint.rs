@@ -2,12 +2,12 @@
 //! mistake.
 
 use http::Method;
+use kubeapi::verb_of;
 
 use super::attributes::{AttributeTemplate, RbacProxyResource};
 use super::glob::Glob;
 use super::static_rule::{RuleTarget, StaticRule};
 use super::{PathRule, RbacProxyRules};
-use crate::kubeapi::verb_of;
 use crate::process::Problem;
 
 /// The verbs of HTTP methods. Other methods have `*`, which has its own warning.

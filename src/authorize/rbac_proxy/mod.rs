@@ -27,11 +27,12 @@ use http::{HeaderMap, Method};
 pub use file::RulesFile;
 pub use paths::{OpenPath, PathAccess, PathFilter};
 
+use kubeapi::{CanonicalPath, Query, RequestInfo, Status};
+
 use self::attributes::{AttributeTemplate, RbacProxyResource, verb_of};
 use self::glob::Glob;
 use self::static_rule::StaticRule;
 use super::Attributes;
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status};
 use crate::message::hop_by_hop::is_same_normalized_name;
 use crate::message::{Blame, Refusal};
 use crate::process::Problem;

@@ -1,7 +1,8 @@
 //! `--allow-paths` and `--ignore-paths`: which paths are served, and which without authentication.
 
+use kubeapi::{CanonicalPath, GoQuoted};
+
 use super::glob::Glob;
-use crate::kubeapi::{CanonicalPath, GoQuoted};
 use crate::process::{Problem, Problems};
 
 const ALLOW_FLAG: &str = "--allow-paths";

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use kubeapi::User;
+
 use crate::authorize::Attributes;
-use crate::kubeapi::User;
 
 /// A static rule. An empty field matches all values.
 #[derive(Debug)]

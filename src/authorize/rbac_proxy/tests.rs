@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use http::{HeaderName, HeaderValue};
+use kubeapi::User;
 
 use super::*;
-use crate::kubeapi::User;
 use crate::message::test_headers;
 
 fn rules(text: &str) -> RbacProxyRules {

@@ -2,9 +2,9 @@
 
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName};
+use kubeapi::Query;
 
 use super::UnreviewableRequest;
-use crate::kubeapi::Query;
 use crate::message::hop_by_hop::{has_token, is_proxy_identity_header, is_reserved, is_same_normalized_name};
 
 /// A string that may contain `{{ .Value }}`.

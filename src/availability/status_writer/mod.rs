@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
+use kubeapi::json::write_stored_json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{self, ResourceCollection};
 use tokio::time::sleep;
 
 use super::AvailabilityMap;
-use crate::kubeapi::json::write_stored_json;
 use crate::kubeclient::election::Leadership;
 use crate::kubeclient::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::registry::{ApiService, ApiServiceBackend, ApiServiceStatuses, ObjectSource, Registry};
-use crate::watch_cache::{self, ResourceCollection};
 use plan::{StatusPlan, StatusPlanner};
 
 /// Changes within this time are handled together.

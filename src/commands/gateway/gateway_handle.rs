@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use store::LocalStore;
+
 use super::registry_thread::LeaseRelease;
 use super::request_observers::ObserverShutdown;
 use super::state::GatewayState;
@@ -16,7 +18,6 @@ use crate::config::GatewayConfig;
 use crate::config::gateway::ShutdownSettings;
 use crate::observe::access::AccessLog;
 use crate::process::{Drainer, ShutdownPhase};
-use crate::storage::LocalStore;
 
 /// Time for aborted requests to notify both sides and finish their records.
 const CUT_GRACE: Duration = Duration::from_secs(1);

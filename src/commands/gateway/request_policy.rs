@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use http::Method;
+use kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
 
 use crate::authenticate::ANONYMOUS;
 use crate::authorize::rbac_proxy::{PathFilter, RbacProxyRules};
 use crate::config::GatewayConfig;
 use crate::forward::IdentityHeaderFormat;
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
 use crate::process::Published;
 
 /// How requests are interpreted and served.

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use self::document::{ControlPlaneFields, ControlPlanesDocument};
 pub use self::selector::ControlPlaneSelector;
 
+use kubeapi::names;
+
 use super::file::{Entry, YamlValue, flag_values, unknown_entry_field};
 use super::flag::{Flag, flags};
 use super::gateway::flags::GATEWAY;
@@ -20,7 +22,6 @@ use super::parser::{Diagnostics, FlagParser};
 use super::raw::RawFlags;
 use super::value::{FlagValue, ValueSource};
 use super::{API_VERSION, GatewayConfig};
-use crate::kubeapi::names;
 use crate::process::{Problem, Problems};
 
 /// `kind` of the file.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::kubeapi::names;
+use kubeapi::names;
+
 use crate::process::{Problem, Problems};
 
 /// First segments of paths that every API server has. A prefix of this name would hide them.

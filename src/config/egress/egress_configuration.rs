@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kubeapi::{duration, is_dns_subdomain};
+
 use crate::egress::{
     ConnectDialect, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, NoProxy, ProxyAddress, ProxyKind,
     ProxyScheme, ProxySettings, ProxyTlsFiles, ProxyUrl, without_credentials,
 };
-use crate::kubeapi::{duration, is_dns_subdomain};
 use crate::process::{FieldReader, Problems, is_json, parse_single_object};
 use crate::tls::PairFiles;
 

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use kubeapi::GoQuoted;
+use kubeapi::yaml::YamlDocument;
 use serde_json::Value;
 
 use super::READ_ERROR;
@@ -15,8 +17,6 @@ use crate::egress::{
     ConnectDialect, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, NoProxy, ProxyAddress, ProxyKind,
     ProxySettings, ProxyTlsFiles, ProxyUrl, without_credentials,
 };
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::yaml::YamlDocument;
 use crate::tls::PairFiles;
 
 const KIND: &str = "EgressSelectorConfiguration";

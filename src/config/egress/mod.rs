@@ -10,8 +10,9 @@ mod tests;
 use std::fs;
 use std::path::Path;
 
+use kubeapi::yaml::read_yaml;
+
 use crate::egress::EgressSelectionSettings;
-use crate::kubeapi::yaml::read_yaml;
 use crate::process::{Problem, Problems};
 
 /// Maximum size of the file.

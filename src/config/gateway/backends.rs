@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kubeapi::names;
+
 use crate::config::parser::FlagParser;
 use crate::egress::ProxyEnvironment;
-use crate::kubeapi::names;
 use crate::kubeclient::{KubeconfigSource, election};
 use crate::message::ErrorFormat;
 use crate::registry;

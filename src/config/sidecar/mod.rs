@@ -9,6 +9,8 @@ mod upstreams;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use kubeapi::names;
+
 use super::arguments::{Arguments, CommandFlags};
 use super::environment_proxies::environment_proxies;
 use super::flag::FlagGroup;
@@ -18,7 +20,6 @@ use super::gateway::{
 };
 use super::host_port::listen_address;
 use super::parser::{Diagnostics, FlagParser};
-use crate::kubeapi::names;
 use crate::kubeclient::KubeconfigSource;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};

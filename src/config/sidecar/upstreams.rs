@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use kubeapi::duration;
+
 use crate::config::parser::FlagParser;
-use crate::kubeapi::duration;
 use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::registry::{LongRunning, UpstreamSettings, UpstreamUrl};
 

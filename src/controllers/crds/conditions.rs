@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::PatternBudget;
+use kubeapi::schema::props::JsonSchemaProps;
+use kubeapi::schema::structural::{conversion_error, validate_structural};
 use serde::Deserialize;
 
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use crate::resources::custom::api_approval::{APPROVAL_ANNOTATION, ApprovalState, approval_state, is_protected_group};
 use crate::resources::custom::crd::{Crd, CrdCondition};
 use crate::rest::now;
-use crate::schema::PatternBudget;
-use crate::schema::props::JsonSchemaProps;
-use crate::schema::structural::{conversion_error, validate_structural};
 
 /// Type of the condition about schemas that are not structural.
 pub(super) const NON_STRUCTURAL: &str = "NonStructuralSchema";

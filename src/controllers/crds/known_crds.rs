@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value};
+use store::Revision;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use super::names::{TakenNames, accept_names};
 use crate::controllers::crd_removal::is_pending;
 use crate::controllers::local_api_services::api_service_name;
 use crate::conversion::stored_object;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Crd, custom_entries};
 use crate::rest::{ApiServer, CrdIdentity, unavailable};
-use crate::storage::Revision;
-use crate::watch_cache::{Error, ResourceCollection, Stored};
 use crate::work_queue::WorkQueue;
 
 /// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published

@@ -7,15 +7,15 @@ mod names;
 
 use std::time::Duration;
 
+use kubeapi::Status;
+use store::watch_cache::ResourceCollection;
 use tokio::sync::Mutex;
 
 use self::known_crds::KnownCrds;
 use super::builtin_collection;
 use super::runner::Controller;
-use crate::kubeapi::Status;
 use crate::observe::metrics::WorkQueues;
 use crate::rest::{ApiServer, unavailable};
-use crate::watch_cache::ResourceCollection;
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The one key: CRDs are looked at together, because they compete for names.

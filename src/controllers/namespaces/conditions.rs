@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::Resource;
 use crate::rest::now;
 

@@ -5,20 +5,20 @@ mod conditions;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
+use store::watch_cache::{Error, ListQuery, ResourceCollection, Stored, WatchEvent};
+use store::{CommitCondition, Prefix};
 
 use self::conditions::RemainingContent;
 use super::builtin_collection;
 use super::runner::Controller;
 use crate::conversion::stored_object;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::{ApiServer, is_removable, remove_objects, unavailable};
-use crate::storage::{self, CommitCondition, Prefix};
-use crate::watch_cache::{Error, ListQuery, ResourceCollection, Stored, WatchEvent};
 use crate::work_queue::WorkQueue;
 
 /// Finalizer in the `spec` of a namespace, by which this server empties it first.
@@ -184,7 +184,7 @@ async fn finalize(
     let kinds = builtin_kinds();
     let mut latest = Some(first.clone());
     while let Some(current) = latest.filter(|current| current.metadata().uid == first.metadata().uid) {
-        let unreadable = |status: Status| Error::Store(storage::Error::Unavailable(status.message.into()));
+        let unreadable = |status: Status| Error::Store(store::Error::Unavailable(status.message.into()));
         let mut object = stored_object(&current).await.map_err(unreadable)?;
         let status = object.entry("status").or_insert_with(|| json!({}));
         let had_conditions = status.get("conditions").is_some();

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use konnectivity_client::KonnectivityPool;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::time::timeout;
 
 use crate::egress::dial::connect;
 use crate::egress::dial::transport::TransportStream;
 use crate::egress::dial_result::{DialError, DialPhase, DialTiming};
-use crate::egress::proxy::konnectivity::KonnectivityPool;
 use crate::egress::{Destination, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, ReadAhead, Resolver};
 use crate::observe::metrics::{Metrics, PeerCertificateInfo};
 use crate::process::Published;
@@ -28,7 +28,7 @@ struct Inner {
     resolver: Resolver,
     routes: Published<EgressRoutes>,
     /// Connections to Konnectivity servers, each shared by many tunnels.
-    konnectivity: KonnectivityPool<EgressProxy>,
+    konnectivity: KonnectivityPool<EgressProxy, DialError>,
     /// Metrics of dials through proxies.
     metrics: Option<Arc<Metrics>>,
     /// Stuck tunnels of this thread last reported to the metrics, by selection.
@@ -159,7 +159,7 @@ impl Dialer {
         &self.0.resolver
     }
 
-    pub(in crate::egress) fn konnectivity(&self) -> &KonnectivityPool<EgressProxy> {
+    pub(in crate::egress) fn konnectivity(&self) -> &KonnectivityPool<EgressProxy, DialError> {
         &self.0.konnectivity
     }
 

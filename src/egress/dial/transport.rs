@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use konnectivity_client::KonnectivityTunnel;
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::egress::dial::streams::streams;
-use crate::egress::proxy::konnectivity::KonnectivityTunnel;
 use crate::tls::ClientTlsStream;
 
 /// An open transport to a backend or to a proxy.

@@ -219,7 +219,7 @@ async fn open_tunnel(
         reached.set(false);
         let began = Instant::now();
         let carrier = connect_to_proxy(dialer, selection, proxy).await?;
-        let client = konnectivity::KonnectivityClient::connect(carrier, &authority(proxy)).await?;
+        let client = konnectivity::connect(carrier, &authority(proxy)).await?;
         connect.set(began.elapsed());
         reached.set(true);
         Ok(client)

@@ -1,5 +1,5 @@
 //! Clients of egress proxies: SOCKS5, HTTP CONNECT, Konnectivity.
 
 pub mod http_connect;
-pub mod konnectivity;
+pub(in crate::egress) mod konnectivity;
 pub mod socks5;

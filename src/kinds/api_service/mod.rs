@@ -2,13 +2,13 @@
 
 mod validation;
 
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Value, json};
 
 use self::validation::validate_api_service;
 use super::cells::{items_at, text_at};
 use super::{KindRules, Object, ObjectUpdate};
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::registry;
 
 pub(super) static RULES: KindRules = KindRules {

@@ -2,14 +2,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubeapi::GoQuoted;
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::Value;
 
 use super::has_backend;
 use crate::kinds::validation::{METADATA, ValidationInput, items, text};
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::registry::{URL_ANNOTATION, validate_annotations};
 
 /// Validates an APIService; of a new status the conditions alone.

@@ -2,11 +2,11 @@
 
 pub(super) mod validation;
 
+use kubeapi::object_meta::change_metadata;
 use serde_json::{Value, json};
 
 use self::validation::{crd_warnings, validate_crd};
 use super::{GenerationRule, KindRules, Object, ObjectUpdate, RemovalRule};
-use crate::kubeapi::object_meta::change_metadata;
 use crate::resources::Resource;
 
 pub(super) static RULES: KindRules = KindRules {

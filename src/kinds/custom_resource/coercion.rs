@@ -1,14 +1,14 @@
 //! Metadata of objects, and of objects in them, as Go's `ObjectMeta` holds them
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta`).
 
+use kubeapi::field_error::{FieldError, FieldPath};
+use kubeapi::go_type;
+use kubeapi::object_meta::OBJECT_META_FIELDS;
+use kubeapi::protobuf::normalize::{NormalizeError, normalize};
+use kubeapi::schema::Schema;
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::field_error::{FieldError, FieldPath};
-use crate::kubeapi::go_type;
-use crate::kubeapi::object_meta::OBJECT_META_FIELDS;
-use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
 use crate::resources::builtin::builtin_kinds;
-use crate::schema::Schema;
 
 /// What happens to a field of metadata whose type is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]

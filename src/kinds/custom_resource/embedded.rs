@@ -1,12 +1,12 @@
 //! Types and metadata of objects in an object
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta/validation.go`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::{NameRule, check_dns1035_label};
+use kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
 use serde_json::{Map, Value};
 
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::{NameRule, check_dns1035_label};
-use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
-use crate::schema::Schema;
+use kubeapi::schema::Schema;
 
 /// The errors of embedded objects.
 pub fn embedded_errors(schema: &Schema, value: &Value) -> FieldErrors {

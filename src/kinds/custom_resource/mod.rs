@@ -15,22 +15,23 @@ pub use self::coercion::{MalformedFields, coerce_embedded, coerce_metadata};
 pub use self::embedded::embedded_errors;
 pub use self::scale_fields::read_scale_fields;
 
+use kubeapi::field_error::{FieldError, FieldErrors};
+use kubeapi::json::write_stored_json;
+use kubeapi::names::check_qualified_name;
+use kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
+use kubeapi::schema::{
+    DefaultsTooLarge, Schema, StepBudget, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate,
+    validate_list_types,
+};
+use kubeapi::{GoQuoted, Status};
+use store::MAX_VALUE_BYTES;
+
 use self::coercion::has_foreign_fields;
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
 use super::validation::{METADATA, ValidationInput};
 use super::{GenerationRule, KindRules};
-use crate::kubeapi::field_error::{FieldError, FieldErrors};
-use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::names::check_qualified_name;
-use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
-use crate::kubeapi::{GoQuoted, Status};
 use crate::resources::custom::{CustomResource, CustomVersion};
 use crate::resources::{Resource, ServedKind};
-use crate::schema::{
-    DefaultsTooLarge, Schema, StepBudget, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate,
-    validate_list_types,
-};
-use crate::storage::MAX_VALUE_BYTES;
 
 /// The rules of all custom resources; what differs between them is in their versions.
 pub(super) static RULES: KindRules = KindRules {

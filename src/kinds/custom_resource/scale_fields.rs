@@ -1,10 +1,10 @@
 //! The fields of an object that the subresource `scale` reads (`ValidateScaleSpec` and `ValidateScaleStatus` in
 //! `k8s.io/apiextensions-apiserver/pkg/registry/customresource/validator.go`).
 
+use kubeapi::field_error::FieldError;
+use kubeapi::{format_go_value, go_type};
 use serde_json::{Map, Value};
 
-use crate::kubeapi::field_error::FieldError;
-use crate::kubeapi::{format_go_value, go_type};
 use crate::resources::custom::crd::ScalePaths;
 
 /// The errors of the wanted number of replicas.

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::ip_address::{check_endpoint_ip, check_ip, is_ipv6};
+use kubeapi::names::check_dns1123_subdomain;
 use serde_json::Value;
 
 use crate::kinds::validation::{invalid_for, items, text, texts};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::ip_address::{check_endpoint_ip, check_ip, is_ipv6};
-use crate::kubeapi::names::check_dns1123_subdomain;
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
 

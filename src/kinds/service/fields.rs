@@ -5,12 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kubeapi::Status;
+use kubeapi::field_error::{FieldError, FieldErrors, invalid_fields_status};
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 
 use super::addresses::cluster_ip_errors;
-use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, invalid_fields_status};
-use crate::kubeapi::object_meta::ObjectMetaView;
 
 const IPV4: &str = "IPv4";
 const IPV6: &str = "IPv6";

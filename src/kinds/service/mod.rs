@@ -8,6 +8,8 @@ mod warnings;
 
 use std::collections::BTreeSet;
 
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
 use self::fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
@@ -16,8 +18,6 @@ use self::warnings::service_warnings;
 use super::cells::{CellPrinter, first_non_empty, integer, items_at, text_at, unknown};
 use super::selectable_fields::SelectableFields;
 use super::{KindRules, Object, ObjectUpdate};
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::ObjectMetaView;
 
 pub(super) static RULES: KindRules = KindRules {
     name_rule: NameRule::DnsLabel,

@@ -1,11 +1,11 @@
 //! Validation of changes of a Service: what may not change once it is set (`ValidateServiceUpdate`).
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::names::check_qualified_name;
 use serde_json::Value;
 
 use super::addresses::is_headless;
 use crate::kinds::validation::{invalid_for, text, texts};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::check_qualified_name;
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
 

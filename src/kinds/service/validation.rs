@@ -3,18 +3,18 @@
 
 use std::collections::HashSet;
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::ip_address::check_cidr;
+use kubeapi::json::write_json;
+use kubeapi::names::{
+    check_dns1123_label, check_dns1123_subdomain, check_port_name, check_port_number, check_qualified_name,
+};
+use kubeapi::object_meta::validate_labels;
 use serde_json::{Value, json};
 
 use super::addresses::{cluster_ip_errors, external_ip_errors, is_headless, load_balancer_errors};
 use super::update::{load_balancer_class_errors, service_update_errors};
 use crate::kinds::validation::{ValidationInput, invalid_for, items, protocol_error, text, texts};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::ip_address::check_cidr;
-use crate::kubeapi::json::write_json;
-use crate::kubeapi::names::{
-    check_dns1123_label, check_dns1123_subdomain, check_port_name, check_port_number, check_qualified_name,
-};
-use crate::kubeapi::object_meta::validate_labels;
 
 const HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";

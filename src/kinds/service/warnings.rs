@@ -1,11 +1,11 @@
 //! Warnings about a Service (`pkg/api/service/warnings.go`).
 
+use kubeapi::field_error::FieldPath;
+use kubeapi::ip_address::ip_warning;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::Value;
 
 use crate::kinds::validation::address_warnings;
-use crate::kubeapi::field_error::FieldPath;
-use crate::kubeapi::ip_address::ip_warning;
-use crate::kubeapi::object_meta::ObjectMetaView;
 
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";

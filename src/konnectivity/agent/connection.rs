@@ -14,6 +14,7 @@ use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use konnectivity_client::{Packet, TUNNEL_WINDOW};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinHandle, JoinSet, consume_budget};
@@ -23,10 +24,9 @@ use super::connect_error::ServerConnectError;
 use super::endpoint::{DialRequest, EndpointContext, serve_endpoint};
 use super::state::AgentState;
 use crate::egress::DestinationPattern;
-use crate::egress::proxy::konnectivity::{Packet, TUNNEL_WINDOW};
 use crate::konnectivity::keepalive::keepalive;
 use crate::konnectivity::multiplexer::{
-    PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
+    PacketFrame, ReceiveOutcome, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
 };
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::Failure;
@@ -259,9 +259,9 @@ async fn receive(reader: &mut PacketReader, server: &str, context: &EndpointCont
             }
             Packet::Data { connection: 0, .. } => {}
             Packet::Data { connection, data } => match multiplexer.receive(connection, data) {
-                Received::Taken => {}
-                Received::Full => multiplexer.wait_for_room(connection).await,
-                Received::UnknownConnection => {
+                ReceiveOutcome::Taken => {}
+                ReceiveOutcome::Full => multiplexer.wait_for_room(connection).await,
+                ReceiveOutcome::UnknownConnection => {
                     let error = "unrecognized connectID".to_owned();
                     multiplexer.send(&Packet::CloseResponse { error, connection });
                 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use konnectivity_client::Packet;
 use socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
 use super::state::AgentState;
-use crate::egress::proxy::konnectivity::Packet;
 use crate::egress::{Destination, DestinationPattern, Host, happy_eyeballs};
 use crate::konnectivity::destinations::check_destination;
 use crate::konnectivity::multiplexer::{MultiplexedTunnel, TunnelMultiplexer};

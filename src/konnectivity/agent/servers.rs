@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use konnectivity_client::Packet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
@@ -20,7 +21,6 @@ use super::connection::{AgentMetadata, SERVER_END_TIMEOUT, ServerStream};
 use super::files::{client_config, read_token};
 use super::settings::{AgentSettings, ServerCountSource};
 use super::state::{AgentState, StreamNumber};
-use crate::egress::proxy::konnectivity::Packet;
 use crate::egress::{Destination, DestinationPattern, Dialer, EgressRoute, Host, Resolver};
 use crate::konnectivity::leases::LeaseCounter;
 use crate::konnectivity::recent_failures::Failure;

@@ -5,7 +5,7 @@
 //! of the tunnel, and the stream is always read. The protocol of the reference has no such window: there, the stream waits
 //! while a queue is full, and a tunnel that lets it wait too long ([`TunnelMultiplexer::wait_for_room`]) is closed.
 //!
-//! [`TUNNEL_WINDOW`]: crate::egress::proxy::konnectivity::TUNNEL_WINDOW
+//! [`TUNNEL_WINDOW`]: konnectivity_client::TUNNEL_WINDOW
 
 mod data_queue;
 mod state;
@@ -20,13 +20,13 @@ use std::time::Duration;
 use bytes::buf::Chain;
 use bytes::{Buf as _, Bytes};
 use h2::SendStream;
+use konnectivity_client::{Packet, encode_data_head};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::recent_failures::shorten;
 use super::report::{StalledTunnelReport, timestamp_ago};
 use super::stream_counter::StreamCounter;
-use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
 use crate::observe::metrics::{StreamMetrics, StreamSegment};
 pub(super) use data_queue::MIN_SHARED_BYTES;
 use state::{MultiplexerState, StalledTunnel, TunnelState};
@@ -86,10 +86,10 @@ pub(super) struct TunnelMultiplexer {
 
 /// What became of received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(super) enum ReceiveOutcome {
     /// It waits for its reader, or its tunnel is about to be closed.
     Taken,
-    /// As [`Received::Taken`]; wait for [`TunnelMultiplexer::wait_for_room`] before the next packet.
+    /// As [`ReceiveOutcome::Taken`]; wait for [`TunnelMultiplexer::wait_for_room`] before the next packet.
     Full,
     /// There is no such tunnel.
     UnknownConnection,
@@ -130,26 +130,26 @@ impl TunnelMultiplexer {
     }
 
     /// Puts data of the peer into the queue of its tunnel.
-    pub(super) fn receive(&self, connection: i64, data: Bytes) -> Received {
+    pub(super) fn receive(&self, connection: i64, data: Bytes) -> ReceiveOutcome {
         let mut state = self.state.lock();
         state.received_bytes += data.len() as u64;
         let Some(tunnel) = state.tunnels.get_mut(&connection) else {
             let is_closing = state.is_closing(connection);
-            return if is_closing { Received::Taken } else { Received::UnknownConnection };
+            return if is_closing { ReceiveOutcome::Taken } else { ReceiveOutcome::UnknownConnection };
         };
         // Empty data is nothing, as everywhere in this protocol.
         if tunnel.closed.is_some() || data.is_empty() {
-            return Received::Taken;
+            return ReceiveOutcome::Taken;
         }
         tunnel.push_incoming(data);
         match self.windows {
             Some(windows) if tunnel.unreported_bytes() > windows.receive => {
                 tracing::warn!(connection, "tunnel closed: the peer exceeds its window");
                 self.abort(&mut state, connection, "the peer exceeds the window of the tunnel");
-                Received::Taken
+                ReceiveOutcome::Taken
             }
-            None if tunnel.incoming.len() >= MAX_INCOMING_BYTES => Received::Full,
-            _ => Received::Taken,
+            None if tunnel.incoming.len() >= MAX_INCOMING_BYTES => ReceiveOutcome::Full,
+            _ => ReceiveOutcome::Taken,
         }
     }
 
@@ -359,10 +359,10 @@ pub(super) async fn send_frame(send: &mut SendStream<PacketFrame>, frame: Packet
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use konnectivity_client::PacketDecoder;
     use tokio::time::sleep;
 
     use super::*;
-    use crate::egress::proxy::konnectivity::PacketDecoder;
 
     /// A peer without windows sends as fast as the stream is read, while the reader takes a packet at a time with `pause`
     /// between. Returns after how long the tunnel was closed, if it was in the first minute.
@@ -373,9 +373,9 @@ mod tests {
         let sending = async {
             while began.elapsed() < Duration::from_secs(60) {
                 match multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) {
-                    Received::Full => multiplexer.wait_for_room(1).await,
-                    Received::Taken => sleep(Duration::from_millis(1)).await,
-                    Received::UnknownConnection => unreachable!("the tunnel is open"),
+                    ReceiveOutcome::Full => multiplexer.wait_for_room(1).await,
+                    ReceiveOutcome::Taken => sleep(Duration::from_millis(1)).await,
+                    ReceiveOutcome::UnknownConnection => unreachable!("the tunnel is open"),
                 }
             }
         };
@@ -497,7 +497,7 @@ mod tests {
     async fn multiplexer_waits_no_more_for_a_tunnel_that_is_dropped() {
         let multiplexer = TunnelMultiplexer::new(StreamSide::Server, None, &Arc::default());
         let tunnel = multiplexer.open(1, "a:1").unwrap();
-        while multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) != Received::Full {}
+        while multiplexer.receive(1, vec![7; MAX_PACKET_DATA].into()) != ReceiveOutcome::Full {}
         let dropping = async {
             sleep(Duration::from_millis(10)).await;
             drop(tunnel);

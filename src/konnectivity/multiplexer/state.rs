@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use konnectivity_client::Packet;
 use tokio::time::Instant;
 
 use super::data_queue::DataQueue;
@@ -12,7 +13,6 @@ use super::{
     MAX_CLOSING, MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA, MIN_OUTGOING_BYTES, MIN_PROGRESS_BYTES,
     SHARED_OUTGOING_BYTES, STALL_REPORT_TIME, STALL_TIMEOUT,
 };
-use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::stream_counter::StreamCounter;
 
 /// The state of a stream, under its lock.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use konnectivity_client::Packet;
 
 use super::{StreamSide, TunnelMultiplexer};
-use crate::egress::proxy::konnectivity::Packet;
 
 /// A connection of the agent. Dropped, it is closed at once, and data that waits for the stream is lost; wait for
 /// [`MultiplexedTunnel::flushed`] before. The close has an error text for the peer if data is lost, or if there is a

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
+use konnectivity_client::Packet;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::agent_identifiers::AgentIdentifiers;
-use crate::egress::proxy::konnectivity::Packet;
-use crate::konnectivity::multiplexer::{MultiplexedTunnel, Received, StreamSide, TunnelMultiplexer, TunnelWindows};
+use crate::konnectivity::multiplexer::{
+    MultiplexedTunnel, ReceiveOutcome, StreamSide, TunnelMultiplexer, TunnelWindows,
+};
 use crate::konnectivity::packet_reader::PacketReader;
 use crate::konnectivity::recent_failures::shorten;
 use crate::konnectivity::report::{ConnectedAgentReport, MAX_LISTED, PendingDialReport, timestamp_ago};
@@ -193,9 +195,9 @@ impl Backend {
             match packet {
                 Packet::Data { connection: 0, .. } => {}
                 Packet::Data { connection, data } => match self.multiplexer.receive(connection, data) {
-                    Received::Taken => {}
-                    Received::Full => self.multiplexer.wait_for_room(connection).await,
-                    Received::UnknownConnection => self.multiplexer.send(&Packet::CloseRequest { connection }),
+                    ReceiveOutcome::Taken => {}
+                    ReceiveOutcome::Full => self.multiplexer.wait_for_room(connection).await,
+                    ReceiveOutcome::UnknownConnection => self.multiplexer.send(&Packet::CloseRequest { connection }),
                 },
                 Packet::DialResponse { error, connection, random } => self.dial_response(error, connection, random),
                 Packet::CloseResponse { error, connection } => {

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use h2::SendStream;
 use http::{HeaderMap, Request};
+use konnectivity_client::Packet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Setup, WAIT, check_echo, echo_target, run, tunnel};
-use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::packet_reader::PacketReader;
 
 /// A stream whose agent is this test.

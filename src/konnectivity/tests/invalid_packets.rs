@@ -7,12 +7,12 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Request};
+use konnectivity_client::Packet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use super::{Setup, WAIT, check_echo, echo_target, recording_target, run, target, tunnel};
-use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::packet_reader::PacketReader;
 
 /// An HTTP/2 connection to the server, and its task.

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use h2::SendStream;
 use http::Response;
+use konnectivity_client::Packet;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::{WAIT, echo_target, run, target};
-use crate::egress::proxy::konnectivity::Packet;
 use crate::konnectivity::agent::test_support::{TestAgent, connect_agent, eventually};
 use crate::konnectivity::blackhole::Blackhole;
 use crate::konnectivity::packet_reader::PacketReader;

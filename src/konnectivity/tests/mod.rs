@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use konnectivity_client::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -21,7 +22,6 @@ use tokio::time::{sleep, timeout};
 use super::agent::test_support::{TestAgent, connect_agent, eventually};
 use super::server::{ConnectEnd, KonnectivityServer, ProxyStrategy, ServerSettings};
 use super::server::{serve_agent_connection, serve_connect_frontend, serve_grpc_frontend};
-use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
 use crate::egress::{BareName, DestinationPattern};
 
 const WAIT: Duration = Duration::from_secs(20);

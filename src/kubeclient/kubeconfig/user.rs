@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use http::{HeaderName, HeaderValue};
+use kubeapi::extra_key;
 
 use super::raw::{AuthInfo, AuthProviderConfig, FieldLocation};
 use super::resolve::{KubeconfigPurpose, KubeconfigResolver};
-use crate::kubeapi::extra_key;
 use crate::kubeclient::plugin::{CredentialPlugin, ExecPlugin, OidcPlugin};
 use crate::tls::KeyPair;
 

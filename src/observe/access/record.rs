@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, Uri, Version};
+use kubeapi::User;
 
 use super::{AccessLogMode, RefusedRequest, WorkerRecorder};
-use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
 use crate::observe::EndReason;
 use crate::observe::audit::{AuditContext, AuditInput, Auditor, BodyCapture, CapturedBody, RecordInfo as Facts};
@@ -488,10 +488,11 @@ impl BodyCounter {
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::{RetryAfter, Status};
+
     use super::super::writer::tests::CapturedOutput;
     use super::super::{AccessLog, AccessLogFormat, Settings};
     use super::*;
-    use crate::kubeapi::{RetryAfter, Status};
     use crate::observe::metrics::{DryRun, ExpositionFormat, Metrics, Scope};
 
     struct AccessLogFixture {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
+use kubeapi::{RequestInfo, Status, User};
 
 use super::AuditLevel;
 use super::Auditor;
 use super::body::{BodyCapture, CapturedBody};
 use super::event::{AuditDecision, AuditEvent, AuditImpersonation, AuditOutcome, AuditedRequest};
 use super::policy::{AuditStage, RequestAuditConfig};
-use crate::kubeapi::{RequestInfo, Status, User};
 use crate::observe::EndReason;
 use crate::process::BudgetShare;
 
@@ -238,10 +238,11 @@ fn parse_ip_sloppy(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::{CanonicalPath, Query};
+
     use super::super::queue::AuditQueue;
     use super::super::{AuditPolicy, EventSink};
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query};
     use crate::observe::metrics::Metrics;
     use crate::process::{FairBudget, Published};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use kubeapi::{YamlError, read_bounded_yaml};
 use serde_json::Value;
 
-use crate::kubeapi::{YamlError, read_bounded_yaml};
 use crate::process::BudgetShare;
 
 /// Maximum size of an object in an event; a larger one is omitted and the event marked as truncated.

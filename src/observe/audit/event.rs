@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Uri};
+use kubeapi::{CanonicalPath, GoQuoted, Query, RequestInfo, Status, StatusEncoding, User};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::AuditLevel;
 use super::body::{CapturedBody, OmitReason};
 use super::policy::AuditStage;
-use crate::kubeapi::{self, CanonicalPath, GoQuoted, Query, RequestInfo, Status, StatusEncoding, User};
 
 /// Maximum length of a user agent (`maxUserAgentLength` in `k8s.io/apiserver/pkg/audit`).
 const MAX_USER_AGENT: usize = 1024;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::process::open_through_own_links;
+use store::own_links::open_through_own_links;
 
 /// A rotated log file. It exceeds the maximum size only for a single larger event.
 pub(super) struct RotatedFile {

@@ -40,7 +40,7 @@ pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
 pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
 pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
-pub use families::storage::{ResourceStats, StorageMetrics, StorageOperation, StorageRequests, StorageStats};
+pub use families::storage::{ResourceStats, StorageMetrics, StorageRequests, StorageStats};
 pub(in crate::observe) use families::tracing::{SpanCounts, SpanLoss};
 pub use families::work_queues::{WorkQueueMetrics, WorkQueueStats, WorkQueues};
 pub use labels::{

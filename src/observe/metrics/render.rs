@@ -416,14 +416,14 @@ mod tests {
     use std::time::Duration;
 
     use http::Method;
+    use store::watch_cache::{RequestRecorder as _, StoreOperation};
 
     use super::super::families::audit::AuditLoss;
     use super::super::families::tracing::SpanLoss;
     use super::super::{
         CacheResult, CallKind, CircuitState, ClientConnections, ComputeRefusal, ConversionFailure, DecisionCacheKind,
         DryRun, ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason,
-        RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb,
-        WorkerMetrics,
+        RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, Verb, WorkerMetrics,
     };
     use super::*;
     use crate::observe::audit::AuditLevel;
@@ -553,8 +553,8 @@ mod tests {
             worker.watch_event_sent(series, 700);
         }
         let storage = metrics.storage().requests("coordination.k8s.io", "leases");
-        storage.record(StorageOperation::Update, Duration::from_millis(6), false);
-        storage.record(StorageOperation::Create, Duration::from_millis(1), true);
+        storage.record(StoreOperation::Update, Duration::from_millis(6), false);
+        storage.record(StoreOperation::Create, Duration::from_millis(1), true);
         metrics.storage().set_source(|| StorageStats {
             file: "store.db".into(),
             refusal: None,

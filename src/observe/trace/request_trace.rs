@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderMap, HeaderValue, Method};
+use kubeapi::{RequestInfo, User};
 
 use super::span_builder::{client_span, server_span};
 use super::span_record::{SpanRecord, TracedRequest};
 use super::tracer::Tracer;
-use crate::kubeapi::{RequestInfo, User};
 use crate::observe::metrics::Retry;
 
 /// Groups whose traces are continued (`notSystemPrivilegedGroup` in `k8s.io/apiserver/pkg/endpoints/filters`).
@@ -102,8 +102,9 @@ fn span_name(method: &Method, info: &RequestInfo<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::{CanonicalPath, Query};
+
     use super::*;
-    use crate::kubeapi::{CanonicalPath, Query};
 
     #[test]
     fn span_names_as_upstream() {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::field_error::FieldPath;
+use kubeapi::schema::PatternBudget;
+use kubeapi::schema::props::JsonSchemaProps;
+use kubeapi::schema::structural::{conversion_error, validate_structural};
 use serde_json::{Value, json};
 
 use super::custom_schema::{OpenApiVersion, object_meta, published_schema};
 use super::definitions::{V3_PREFIX, schema_to_v2};
-use crate::kubeapi::field_error::FieldPath;
 use crate::resources::ServedKind;
 use crate::resources::catalog::CatalogEntry;
-use crate::schema::PatternBudget;
-use crate::schema::props::JsonSchemaProps;
-use crate::schema::structural::{conversion_error, validate_structural};
 
 /// Definition of the body of the subresource `scale`.
 pub(super) const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";

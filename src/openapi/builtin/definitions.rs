@@ -112,8 +112,9 @@ pub(super) fn schema_to_v2(schema: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::protobuf::table::MessageType;
+
     use super::*;
-    use crate::kubeapi::protobuf::table::MessageType;
     use crate::resources::builtin::builtin_kinds;
 
     #[test]

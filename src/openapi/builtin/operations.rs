@@ -4,11 +4,11 @@
 
 use std::slice::from_ref;
 
+use kubeapi::protobuf::table::MessageId;
 use serde_json::{Map, Value, json};
 
 use super::custom::{SCALE, custom_definition_name};
 use super::definitions::{Definitions, V2_PREFIX};
-use crate::kubeapi::protobuf::table::MessageId;
 use crate::resources::ServedSubresource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;

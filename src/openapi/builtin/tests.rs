@@ -1,10 +1,11 @@
 //! Tests of the OpenAPI documents of built-in kinds.
 
+use kubeapi::json::{read_json, write_json};
+use kubeapi::protobuf::normalize::normalize;
+
 use super::custom::object_definition;
 use super::definitions::V2_PREFIX;
 use super::*;
-use crate::kubeapi::json::{read_json, write_json};
-use crate::kubeapi::protobuf::normalize::normalize;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::testing::served_kind;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
+use kubeapi::compare_by_priority;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::spawn_blocking;
 
@@ -17,7 +18,6 @@ use crate::discovery::{
     ApiServiceClaim, CacheSection, ClaimMap, ContentMap, Fetch, FetchError, FetchLimits, PollOutcome, PollSource,
     fetch_within,
 };
-use crate::kubeapi::compare_by_priority;
 
 /// Timeout of one fetch. Kubernetes allows a minute; a client that waits so long is better served without this part.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(20);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::protobuf::{write_bytes, write_double, write_number as integer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -10,7 +11,6 @@ use super::schema_table::{
     DEFINITION, DOCUMENT, FieldSchema, MessageSchema, PARAMETER, PATH, RESPONSE_OR_REFERENCE, SCHEMA, ValueKind,
 };
 use super::validate::{as_integer, is_extension, yaml_safe_json};
-use crate::kubeapi::protobuf::{write_bytes, write_double, write_number as integer};
 
 /// Encodes the validated document `json`; `None` if it is not an object.
 ///

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use kubeapi::{RetryAfter, Status};
 use tokio::sync::{Notify, OnceCell};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::protobuf;
 use crate::discovery::{EncodedDocument, accepted, matches_etag, not_acceptable, not_allowed};
-use crate::kubeapi::{RetryAfter, Status};
 use crate::message::negotiate::accepts_gzip;
 use crate::message::{Blame, Body, Refusal};
 use crate::process::Published;

@@ -5,6 +5,5 @@ pub(crate) mod csv;
 pub(super) mod document;
 pub(super) mod file_errors;
 pub(super) mod file_watcher;
-pub(super) mod own_links;
 mod shared_notifier;
 pub(super) mod watched_file;

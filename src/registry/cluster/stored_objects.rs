@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::value::RawValue;
+use store::watch_cache::{
+    Error, Notifier, ResourceCollection, Selection, Stored, WatchEventKind, WatchQuery, WatchStart,
+};
 use tokio::time::sleep;
 
 use super::watched_resource::WatchedResource;
 use crate::kubeclient::watch::{ReflectorHandler, WatchFailure};
-use crate::watch_cache::{
-    Error, Notifier, ResourceCollection, Selection, Stored, WatchEventKind, WatchQuery, WatchStart,
-};
 
 /// Pause after the store could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use store::watch_cache::{ResourceCollection, Stored};
 
 use super::object_parser;
 use super::watched_resource::{EMBEDDED_API_SERVER, WatchedResource};
@@ -12,7 +13,6 @@ use crate::registry::objects::api_service::ServiceReference;
 use crate::registry::objects::endpoints::{EndpointSlice, SERVICE_NAME};
 use crate::registry::objects::service::Service;
 use crate::registry::resolve::{ResolveError, ResolveRules, service_endpoints};
-use crate::watch_cache::{ResourceCollection, Stored};
 
 /// The collections with Services and their endpoints.
 #[derive(Clone)]

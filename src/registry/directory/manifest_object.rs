@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::kubeapi::object_meta::OBJECT_META_FIELDS;
+use kubeapi::object_meta::OBJECT_META_FIELDS;
+
 use crate::process::{ManifestDocument, Problem, Problems};
 use crate::registry::layered_sources::DirtySet;
 use crate::registry::objects::annotations::closest_match;

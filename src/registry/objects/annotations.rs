@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::kubeapi::{duration, names};
+use kubeapi::{duration, names};
+
 use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::process::{Problem, Problems};
 use crate::registry::objects::long_running::LongRunning;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine as _;
+use kubeapi::names;
 use serde_json::Value;
 
-use crate::kubeapi::names;
 use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 use crate::registry::objects::annotations::{self, BackendSettings};

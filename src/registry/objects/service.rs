@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use crate::kubeapi::names;
+use kubeapi::names;
+
 use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 use crate::registry::objects::manifest::{self, ServiceManifest};

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use kubeapi::names;
+
 use crate::egress::{Address, Destination, EgressRoute, Host, HttpVersion};
-use crate::kubeapi::names;
 
 /// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]

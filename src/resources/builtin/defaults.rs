@@ -1,10 +1,10 @@
 //! Defaults of built-in kinds: those of `kinds.json`, and those that Kubernetes sets in code
 //! (`pkg/apis/core/v1/defaults.go`, `pkg/apis/discovery/v1/defaults.go`, kube-aggregator's `defaults.go`).
 
+use kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 use serde_json::{Map, Value, json};
 
 use super::workload_defaults::set_struct_defaults;
-use crate::kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use kubeapi::protobuf::normalize::normalize;
 use serde_json::{Map, Value};
 
 use super::builtin_kinds;
-use crate::kubeapi::protobuf::normalize::normalize;
 use crate::resources::Resource;
 
 /// Group of the view.

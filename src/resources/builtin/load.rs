@@ -4,12 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use kubeapi::protobuf::table::{FieldListType, GoType, MessageField, MessageId, MessageTable, MessageType, Omission};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::kubeapi::protobuf::table::{
-    FieldListType, GoType, MessageField, MessageId, MessageTable, MessageType, Omission,
-};
 use crate::resources::{ObjectFormat, Resource, ResourceColumn, ResourceVersion, ServedKind, ServedSubresource};
 
 /// Written by `tests/interop/kinds`.

@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
+use kubeapi::patch::{FieldMerge, MergeSchema, MergeStrategy};
+use kubeapi::protobuf::table::{GoType, MessageId};
+
 use super::builtin_kinds;
-use crate::kubeapi::protobuf::table::{GoType, MessageId};
-use crate::patch::{FieldMerge, MergeSchema, MergeStrategy};
 
 /// The merge strategies and merge keys of a message type.
 #[derive(Debug)]

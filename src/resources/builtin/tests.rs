@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use kubeapi::protobuf::decode::{ProtobufEnvelope, ProtobufError, decode_object, read_envelope};
+use kubeapi::protobuf::encode::encode_object;
+use kubeapi::protobuf::normalize::{NormalizeError, normalize};
+use kubeapi::protobuf::table::{FieldListType, MessageId};
 use serde_json::{Value, json};
 
 use super::{builtin_kinds, set_defaults};
-use crate::kubeapi::protobuf::decode::{ProtobufEnvelope, ProtobufError, decode_object, read_envelope};
-use crate::kubeapi::protobuf::encode::encode_object;
-use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
-use crate::kubeapi::protobuf::table::{FieldListType, MessageId};
 use crate::resources::ServedKind;
 
 fn lines(text: &str) -> impl Iterator<Item = Value> {

@@ -1,7 +1,7 @@
 //! Approval of APIs in groups of the Kubernetes community (`pkg/apihelpers/helpers.go` of apiextensions-apiserver).
 
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::go_url::GoUrl;
+use kubeapi::GoQuoted;
+use kubeapi::go_url::GoUrl;
 
 /// Annotation with the address of the approval, or why there is none.
 pub const APPROVAL_ANNOTATION: &str = "api-approved.kubernetes.io";

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::iter;
 use std::time::SystemTime;
 
+use kubeapi::human_duration::age_of;
+use kubeapi::json_path::{JsonPath, print_json_path_value};
 use serde_json::Value;
 
 use super::crd::{CrdVersion, PrinterColumn};
-use crate::kubeapi::human_duration::age_of;
-use crate::kubeapi::json_path::{JsonPath, print_json_path_value};
 use crate::resources::ResourceColumn;
 use crate::resources::row_budget::RowBudget;
 
@@ -156,12 +156,12 @@ fn truncate(float: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use kubeapi::json::{read_json, write_json};
     use serde::Deserialize;
     use serde_json::json;
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::kubeapi::json::{read_json, write_json};
     use crate::resources::custom::testing::served_kind;
 
     /// A question to the oracle, and its answer. See `tests/interop/oracle/main.go`.

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
 
-use crate::schema::Schema;
+use kubeapi::schema::Schema;
 
 /// Weight of all compiled schemas, twice that of the largest one: from 130 to 500 MB. One that is larger than the rest is
 /// kept alone.

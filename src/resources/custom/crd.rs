@@ -7,9 +7,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use store::watch_cache::Stored;
 
 use crate::resources::webhook_config::{WebhookClientConfig, ca_bundle_error};
-use crate::watch_cache::Stored;
 
 /// A CustomResourceDefinition.
 #[derive(Clone, Debug, Deserialize)]

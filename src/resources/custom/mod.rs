@@ -23,13 +23,14 @@ use base64::engine::general_purpose::STANDARD;
 pub use self::crd::{Crd, CrdNames};
 pub use self::version::CustomVersion;
 
+use kubeapi::compare_kube_aware;
+use store::watch_cache::Stored;
+
 use self::cells::table_columns;
 use self::crd::{CrdSpec, CrdVersion};
 use super::catalog::{CUSTOM_VERBS, CatalogEntry};
 use super::webhook_config::WebhookClientConfig;
 use super::{ObjectFormat, Resource, ResourceVersion, ServedKind, ServedSubresource};
-use crate::kubeapi::compare_kube_aware;
-use crate::watch_cache::Stored;
 
 /// Verbs of a custom resource whose CRD is being deleted.
 const TERMINATING_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];

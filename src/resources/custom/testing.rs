@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+use store::watch_cache::Stored;
+use store::{KeyValue, Prefix};
 
 use super::{Crd, custom_entries};
 use crate::resources::ServedKind;
-use crate::storage::{KeyValue, Prefix};
-use crate::watch_cache::Stored;
 
 /// The first version of a CRD with accepted names.
 pub fn served_kind(crd: &Value) -> ServedKind {

@@ -4,16 +4,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use kubeapi::json_path::JsonPath;
+use kubeapi::schema::Schema;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use store::watch_cache::Stored;
 
 use super::cells::column_paths;
 use super::compiled_schema::SchemaSlot;
 use super::crd::{CrdSpec, CrdVersion, ScalePaths};
-use crate::kubeapi::json_path::JsonPath;
-use crate::schema::Schema;
-use crate::watch_cache::Stored;
 
 /// The next [`CustomVersion::id`].
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -183,10 +183,10 @@ fn deprecation_warning(spec: &CrdSpec, version: &CrdVersion, newest: Option<&str
 mod tests {
     use bytes::Bytes;
     use serde_json::json;
+    use store::{KeyValue, Prefix};
 
     use super::super::{Crd, custom_entries};
     use super::*;
-    use crate::storage::{KeyValue, Prefix};
 
     #[test]
     fn schema_is_compiled_on_use_and_dropped_when_idle() {

@@ -9,10 +9,10 @@ use flate2::write::GzEncoder;
 use futures_util::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
+use kubeapi::Status;
+use kubeapi::json::JsonIndenter;
 
 use crate::compute::{ComputeContext, run_sized};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::JsonIndenter;
 use crate::message::{Body, BodyError};
 
 /// Size of a frame in bytes, unless one object is larger.

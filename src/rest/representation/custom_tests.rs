@@ -6,6 +6,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use store::watch_cache::{ContinuePosition, Stored};
+use store::{KeyValue, Prefix};
 
 use super::body::FRAME_BYTES;
 use super::document::write_item;
@@ -13,8 +15,6 @@ use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
 use super::*;
 use crate::conversion::schema_work;
 use crate::resources::custom::{Crd, custom_entries};
-use crate::storage::{KeyValue, Prefix};
-use crate::watch_cache::{ContinuePosition, Stored};
 
 fn stored(value: &Value) -> Arc<Stored> {
     let prefix = Prefix::parse("/registry/a.io/things/").unwrap();

@@ -2,15 +2,15 @@
 
 use std::time::SystemTime;
 
+use kubeapi::Status;
+use kubeapi::json::JsonIndenter;
+use kubeapi::protobuf::encode::encode_object;
+use kubeapi::yaml::write_yaml_into;
 use serde_json::Value;
 
 use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType};
 use super::reply_object::ReplyObject;
 use super::table::{table_head, write_partial_metadata, write_row};
-use crate::kubeapi::Status;
-use crate::kubeapi::json::JsonIndenter;
-use crate::kubeapi::protobuf::encode::encode_object;
-use crate::kubeapi::yaml::write_yaml_into;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 

@@ -6,19 +6,19 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
+use kubeapi::{Status, encode};
 use parking_lot::Mutex;
 use serde_json::json;
+use store::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
 
 use super::document::{object_document, write_document_json};
 use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType, RowObject};
 use super::reply_object::ReplyObject;
 use crate::compute::run_sized;
 use crate::conversion::schema_work;
-use crate::kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
-use crate::kubeapi::{Status, encode};
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::is_stored_as_other;
-use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
 
 /// Bytes of encoded events that changes keep at most, of all collections.
 const MAX_VIEW_BYTES: usize = 8 << 20;
@@ -118,7 +118,7 @@ impl EventEncoder {
     }
 }
 
-/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views), without the upper 16 bits, which
+/// The number of a representation of an event, for [`Views`](store::watch_cache::Views), without the upper 16 bits, which
 /// say how objects are converted. Tables have ages, so that one is shared within a second only.
 fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bool, now: SystemTime) -> u64 {
     let is_beta = |api_version: &str| u64::from(api_version.ends_with("beta1"));

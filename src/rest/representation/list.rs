@@ -5,7 +5,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use kubeapi::Status;
+use kubeapi::continue_token::ContinueToken;
+use kubeapi::json::quote_json_into;
+use kubeapi::protobuf::encode::encode_message;
+use kubeapi::protobuf::table::MessageId;
+use kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
+use kubeapi::yaml::write_yaml_into;
 use serde_json::{Value, json};
+use store::watch_cache::{Stored, StoredList};
 
 use super::body::{FRAME_BYTES, FrameSource, IndentedFrames};
 use super::document::{parse_json, write_item};
@@ -14,16 +22,8 @@ use super::reply_object::ReplyObject;
 use super::table::table_head;
 use crate::compute::run_sized;
 use crate::conversion::schema_work;
-use crate::kubeapi::Status;
-use crate::kubeapi::continue_token::ContinueToken;
-use crate::kubeapi::json::quote_json_into;
-use crate::kubeapi::protobuf::encode::encode_message;
-use crate::kubeapi::protobuf::table::MessageId;
-use crate::kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
-use crate::kubeapi::yaml::write_yaml_into;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::watch_cache::{Stored, StoredList};
 
 /// Work for a cell of a Table, in bytes.
 const CELL_WORK: usize = 64;

@@ -23,16 +23,17 @@ pub(super) use self::event::{EventEncoder, EventViewCache};
 pub(super) use self::negotiate::OutputMediaType;
 pub(super) use self::reply_object::ReplyObject;
 
+use kubeapi::{Status, encode};
+use store::watch_cache::{ResourceCollection, StoredList};
+
 use self::body::FramedBody;
 use self::document::object_document;
 use self::list::list_frames;
 use self::negotiate::OutputEncoding;
 use crate::compute::run_sized;
 use crate::conversion::{ObjectConverter, has_webhook};
-use crate::kubeapi::{Status, encode};
 use crate::message::Body;
 use crate::resources::ServedKind;
-use crate::watch_cache::{ResourceCollection, StoredList};
 
 /// An object, a list or a Status, before it is encoded.
 pub(super) enum ReplyContent {

@@ -2,9 +2,9 @@
 
 use http::HeaderMap;
 use http::header::ACCEPT;
+use kubeapi::field_error::FieldError;
+use kubeapi::{Query, Status, StatusDetails, StatusEncoding};
 
-use crate::kubeapi::field_error::FieldError;
-use crate::kubeapi::{Query, Status, StatusDetails, StatusEncoding};
 use crate::message::negotiate::{MediaRange, accepts_gzip, is_human_client, parse_accept};
 use crate::resources::ServedKind;
 

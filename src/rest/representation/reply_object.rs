@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use kubeapi::Status;
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value};
+use store::Revision;
+use store::watch_cache::Stored;
 
 use super::served_object::{ServedObject, StoredDocument};
 use crate::compute::value_size;
 use crate::conversion::schema_work;
 use crate::kinds::custom_resource;
-use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
-use crate::storage::Revision;
-use crate::watch_cache::Stored;
 
 /// An object to send.
 #[derive(Clone, Debug)]

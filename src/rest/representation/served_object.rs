@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use kubeapi::json::{json_size, write_json};
 use serde_json::{Value, json};
+use store::Revision;
+use store::watch_cache::Stored;
 
 use crate::kinds::custom_resource;
-use crate::kubeapi::json::{json_size, write_json};
 use crate::resources::ServedKind;
 use crate::resources::custom::CustomVersion;
-use crate::storage::Revision;
-use crate::watch_cache::Stored;
 
 /// An object in the version in which it is sent.
 pub(super) enum ServedObject<'o> {

@@ -2,12 +2,12 @@
 
 use std::time::SystemTime;
 
+use kubeapi::json::{quote_json_into, write_json_into};
 use serde_json::Value;
 
 use super::negotiate::RowObject;
 use super::served_object::ServedObject;
 use crate::kinds::cells::table_cells;
-use crate::kubeapi::json::{quote_json_into, write_json_into};
 use crate::resources::{ResourceColumn, ServedKind};
 
 /// The JSON of a Table up to its rows. `metadata` is JSON. Columns are null where they were sent before.

@@ -7,19 +7,19 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT, VARY};
 use http_body_util::BodyExt as _;
+use kubeapi::Query;
+use kubeapi::protobuf::decode::{decode_object, read_envelope};
+use kubeapi::yaml::read_yaml;
 use serde_json::{Value, json};
-
-use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
-use super::*;
-use crate::kubeapi::Query;
-use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
-use crate::kubeapi::yaml::read_yaml;
-use crate::resources::builtin::builtin_kinds;
-use crate::storage::{KeyValue, MemoryStore, Prefix};
-use crate::watch_cache::{
+use store::watch_cache::{
     CollectionSettings, Collections, ContinuePosition, HistoryLimits, ResourceCollection, Selection, Stored,
     WatchCursor, WatchQuery, WatchStart,
 };
+use store::{KeyValue, MemoryStore, Prefix};
+
+use super::negotiate::{ObjectTransform, OutputEncoding, RowObject};
+use super::*;
+use crate::resources::builtin::builtin_kinds;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -550,7 +550,7 @@ async fn watch_event_encodings_kept_are_bounded() {
         changes.push(event.change.clone().unwrap());
         encoder.encode(event).await.unwrap();
     }
-    let kept = |change: &Arc<crate::watch_cache::StoredChange>| {
+    let kept = |change: &Arc<store::watch_cache::StoredChange>| {
         let mut is_kept = true;
         change.views().get_or_encode(u64::MAX - 1, Bytes::new);
         change.views().get_or_encode(0, || {

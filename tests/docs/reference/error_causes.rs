@@ -10,10 +10,11 @@ use super::{code, escaped, table};
 use crate::source::SourceFile;
 
 /// Where the constructors of `Status` are.
-const STATUS_FILES: [&str; 2] = ["src/kubeapi/forbidden.rs", "src/kubeapi/status.rs"];
+const STATUS_FILES: [&str; 2] = ["crates/kubeapi/src/forbidden.rs", "crates/kubeapi/src/status.rs"];
 
 /// Where reasons are made.
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 10] = [
+    "crates/konnectivity-client/src/failure.rs",
     "src/authorize/access_spec.rs",
     "src/availability/",
     "src/commands/gateway/",
@@ -190,10 +191,9 @@ const DENIALS: [(u16, &str, &str, &str); 19] = [
 const NOT_SERVED: &str = "the server could not find the requested resource";
 
 /// Reasons within a Konnectivity tunnel; clients see the proxy's reason, the log has these.
-const TUNNELS: [(&str, &str); 8] = [
+const TUNNELS: [(&str, &str); 7] = [
     ("NoTunnelAgent", "the Konnectivity server has no agent"),
     ("TunnelAgentExhausted", "the agent has no descriptors or memory left"),
-    ("TunnelCertificateRefused", "the Konnectivity server does not accept the gateway's client certificate"),
     ("TunnelClosed", "the connection to the server, or the server's to its agent, ended"),
     ("TunnelCloseTimeout", "the remote end did not confirm the close in time"),
     ("TunnelProtocolError", "the server sent a packet that has no place here"),

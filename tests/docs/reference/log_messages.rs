@@ -15,7 +15,7 @@ struct Line {
 pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
     let mut regions = BTreeMap::new();
     for (level, name) in [("error", "log messages of level error"), ("warn", "log messages of level warn")] {
-        let mut lines: Vec<Line> = sources.iter().flat_map(|file| lines_of(file, level)).collect();
+        let mut lines: Vec<Line> = sources.iter().flat_map(|file| lines_of(file, sources, level)).collect();
         if level == "error" {
             lines.extend(sources.iter().flat_map(lines_of_problems));
         }
@@ -32,9 +32,10 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
 }
 
 /// The lines that `tracing::LEVEL!` writes.
-fn lines_of(file: &SourceFile, level: &str) -> Vec<Line> {
+fn lines_of(file: &SourceFile, sources: &[SourceFile], level: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     for call in file.calls(&format!("tracing::{level}!")) {
+        let mut module = file.top_module();
         let mut fields = Vec::new();
         let mut message = None;
         for argument in file.arguments(call) {
@@ -45,6 +46,7 @@ fn lines_of(file: &SourceFile, level: &str) -> Vec<Line> {
             }
             match file.literal(argument) {
                 Some(literal) => message = Some(literal.value.clone()),
+                None if text.starts_with("target: ") => module = target(file, sources, text),
                 None if !text.starts_with("//") => fields.push(field(text)),
                 None => {}
             }
@@ -53,10 +55,19 @@ fn lines_of(file: &SourceFile, level: &str) -> Vec<Line> {
         let message = message.unwrap_or_else(|| panic!("{place}: a log line without a literal message"));
         // This is `Problems::log`: its callers have the words.
         if message != "{consequence}" {
-            lines.push(Line { message: with_constants(file, &message), fields, module: file.top_module() });
+            lines.push(Line { message: with_constants(file, &message), fields, module });
         }
     }
     lines
+}
+
+/// The value of `target: CONSTANT`, which stands in the file or at the root of its crate.
+fn target(file: &SourceFile, sources: &[SourceFile], argument: &str) -> String {
+    let name = argument.trim_start_matches("target: ");
+    let root = file.path.split_inclusive("/src/").next().map(|folder| format!("{folder}lib.rs"));
+    let root = sources.iter().find(|source| Some(&source.path) == root.as_ref());
+    let value = file.constant(name).or_else(|| root?.constant(name));
+    value.unwrap_or_else(|| panic!("{}: {argument} is no constant", file.path)).to_owned()
 }
 
 /// The lines of `Problems::log`, which logs each problem under one message.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
-use narthex::egress::proxy::konnectivity::{Packet, PacketDecoder};
+use konnectivity_client::{Packet, PacketDecoder};
 use serde_json::json as value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -285,7 +285,7 @@ pub(crate) async fn check_call(socket: &Path, port: u16) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let stream = UnixStream::connect(socket).await.unwrap();
-            let client = narthex::egress::proxy::konnectivity::KonnectivityClient::connect(stream, "localhost");
+            let client = konnectivity_client::KonnectivityClient::connect(stream, "localhost");
             let client = client.await.unwrap();
             let mut tunnel = client.dial(&format!("127.0.0.1:{port}"), TEST_TIMEOUT).await.unwrap();
             tunnel.write_all(b"ping").await.unwrap();

@@ -29,10 +29,10 @@ func tables(cases func(*generator) []question) func() ([]question, error) {
 }
 
 var files = []file{
-	{"src/schema/testdata/objects.jsonl", []func() ([]question, error){objectTables, random("object", 18, 2600)}, 1_500_000},
-	{"src/schema/testdata/structural.jsonl", []func() ([]question, error){structuralTables, random("structural", 18, 1500)}, 1_400_000},
-	{"src/schema/testdata/patterns.jsonl", []func() ([]question, error){tables(patternCases), random("pattern", 18, 1500)}, 1_000_000},
-	{"src/schema/testdata/formats.jsonl", []func() ([]question, error){tables(formatCases), random("format", 18, 400)}, 600_000},
+	{"crates/kubeapi/src/schema/testdata/objects.jsonl", []func() ([]question, error){objectTables, random("object", 18, 2600)}, 1_500_000},
+	{"crates/kubeapi/src/schema/testdata/structural.jsonl", []func() ([]question, error){structuralTables, random("structural", 18, 1500)}, 1_400_000},
+	{"crates/kubeapi/src/schema/testdata/patterns.jsonl", []func() ([]question, error){tables(patternCases), random("pattern", 18, 1500)}, 1_000_000},
+	{"crates/kubeapi/src/schema/testdata/formats.jsonl", []func() ([]question, error){tables(formatCases), random("format", 18, 400)}, 600_000},
 	{"src/resources/testdata/definitions.jsonl", []func() ([]question, error){definitionCases, random("definition", 18, 1000)}, 1_400_000},
 	{"src/resources/testdata/custom_tables.jsonl", []func() ([]question, error){tables(tableCases), random("table", 18, 500)}, 900_000},
 	{"src/openapi/testdata/custom_schemas.jsonl", []func() ([]question, error){publishedTables, random("openapi", 18, 150)}, 400_000},

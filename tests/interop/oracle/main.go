@@ -6,7 +6,7 @@
 //	oracle files -root ../../..                     writes the checked-in files: go run . files
 //	oracle files -root ../../.. -check              says whether the checked-in files are what it would write
 //
-// The checked-in files are src/schema/testdata/{objects,structural,patterns,formats}.jsonl,
+// The checked-in files are crates/kubeapi/src/schema/testdata/{objects,structural,patterns,formats}.jsonl,
 // src/resources/testdata/{definitions,custom_tables}.jsonl and src/openapi/testdata/custom_schemas.jsonl. A line is a
 // case:
 //

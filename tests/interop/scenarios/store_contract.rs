@@ -1,4 +1,4 @@
-//! The contract of `narthex::storage::Store` on a real etcd. A store in etcd keeps it, if it does what etcd does not:
+//! The contract of `store::Store` on a real etcd. A store in etcd keeps it, if it does what etcd does not:
 //!
 //! * An answer waits until the feeds have the change: etcd's watches are independent of its transactions.
 //! * The deletion of a key that does not exist is a conflict; etcd calls it a success, without a revision.
@@ -7,9 +7,9 @@
 //! * The oldest revision is told by a watch only, not by a range.
 //! * etcd limits the size of requests, not of values: its own limit has to be larger than `MAX_VALUE_BYTES`.
 
-#[path = "../../../src/storage/contract.rs"]
+#[path = "../../../crates/store/src/contract.rs"]
 mod contract;
-#[path = "../../../src/storage/random_history.rs"]
+#[path = "../../../crates/store/src/random_history.rs"]
 mod random_history;
 
 use std::io::BufRead as _;
@@ -21,11 +21,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 // The contract takes its names from here.
-use narthex::storage::*;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use store::*;
 use tokio::sync::watch;
 
 use self::contract::{StoreUnderTest, assert_contract};

@@ -10,6 +10,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderValue, Method, Request};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
+use kubeapi::User;
 use rustls_pki_types::UnixTime;
 
 use super::held_endpoint::HeldEndpoint;
@@ -17,7 +18,6 @@ use crate::availability::{Probe, ProbeFailure, ProbeObserver};
 use crate::discovery::{Fetch, FetchError, FetchedResponse, MAX_BODY};
 use crate::egress::{Address, DialPhase, Endpoint, EndpointResponse, Pool, SendError};
 use crate::forward::{UserHeaders, endpoint_key, transport_security};
-use crate::kubeapi::User;
 use crate::message::{Body, DocumentError, unpack};
 use crate::observe::metrics::Metrics;
 use crate::process::{FairBudget, Published, Reservation};

@@ -3,13 +3,13 @@
 use std::pin::pin;
 
 use http::HeaderMap;
+use kubeapi::{RequestInfo, RetryAfter, Status};
 
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::before_deadline;
 use crate::authenticate::{AuthenticatedUser, AuthenticationError};
 use crate::authorize::rbac_proxy::{PathAccess, RbacProxyRules};
 use crate::authorize::{Denial, EffectiveUser, Permit};
-use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Refusal};
 use crate::observe::access::AccessRecord;
 use crate::observe::metrics::Authentication;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use http::Method;
+use kubeapi::RequestInfo;
 
 use crate::authorize::SelfReview;
 use crate::commands::gateway::state::DelegateScope;
 use crate::delegation_server::DelegationRequest;
 use crate::discovery::{DiscoveryDocument, DiscoverySnapshot};
-use crate::kubeapi::RequestInfo;
 use crate::observe::health::{HealthChecks, RequestedChecks};
 use crate::openapi::{Index, OpenApiDocument, OpenApiPath, OpenApiV2};
 use crate::resources::catalog::ResourceCatalog;
@@ -206,10 +206,11 @@ fn is_registration(info: &RequestInfo<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kubeapi::{CanonicalPath, Query};
+
     use super::*;
     use crate::availability::AvailabilityMap;
     use crate::discovery::{LocalGroups, sample_documents};
-    use crate::kubeapi::{CanonicalPath, Query};
     use crate::observe::health::HealthCheck;
     use crate::openapi::relayed_documents;
     use crate::process::Published;

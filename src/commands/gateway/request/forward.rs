@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
+use kubeapi::{CanonicalPath, Status};
 
 use super::access::Access;
 use super::limits::Admission;
@@ -15,7 +16,6 @@ use super::timeouts::backend_timeout;
 use crate::forward::{
     BackendRenewal, ForwardedBody, ForwardedHeaders, OutboundRequest, ResponseOptions, WorkerBackend,
 };
-use crate::kubeapi::{CanonicalPath, Status};
 use crate::message::{IncomingBody, Refusal};
 use crate::observe::access::AccessRecord;
 use crate::openapi;

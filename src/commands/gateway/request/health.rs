@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
+use kubeapi::RequestInfo;
 
 use super::limits::{acquire_apiservice_permit, admit_request};
 use super::target::ParsedRequest;
 use crate::authorize::EffectiveUser;
 use crate::forward::{ForwardedHeaders, fetch};
-use crate::kubeapi::RequestInfo;
 use crate::message::Body;
 use crate::observe::access::AccessRecord;
 use crate::observe::health::RequestedChecks;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use kubeapi::{Query, RequestInfo};
 
 use crate::commands::gateway::state::GatewayState;
-use crate::kubeapi::{Query, RequestInfo};
 use crate::observe::metrics::{DryRun, KnownLabels, RequestLabels, Scope, Verb};
 use crate::route::Route;
 

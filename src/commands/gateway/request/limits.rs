@@ -1,9 +1,10 @@
 //! Limits of requests in flight, gateway-wide and per APIService.
 
+use kubeapi::{RequestInfo, RetryAfter, Status, User};
+
 use super::access::Access;
 use super::target::ParsedRequest;
 use crate::commands::gateway::state::GatewayState;
-use crate::kubeapi::{RequestInfo, RetryAfter, Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{ExceededLimit, RejectReason};
 use crate::route::{Hand, InflightPermit, Route};

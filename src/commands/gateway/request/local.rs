@@ -2,6 +2,7 @@
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use kubeapi::Status;
 use serde::Serialize;
 
 use super::access::Access;
@@ -14,7 +15,6 @@ use super::timeouts::local_timeout;
 use super::watch_socket::{WatchSocket, refuse_upgrade};
 use crate::commands::gateway::state::GatewayState;
 use crate::discovery::DiscoverySnapshot;
-use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::AccessRecord;
 use crate::observe::metrics::ExpositionFormat;

@@ -23,6 +23,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 pub(super) use self::response::strip_body;
 
+use kubeapi::RequestInfo;
+
 use self::destination::{LocalDestination, RequestDestination};
 use self::labels::{AUDIT_ID, audit_id};
 use self::not_found::routing_refusal;
@@ -30,7 +32,6 @@ use self::response::{ResponseBody, add_warning, finish_response, record_response
 use self::target::{ParsedRequest, RequestTarget, client_error};
 use super::worker::ClientConnection;
 use crate::forward::send;
-use crate::kubeapi::RequestInfo;
 use crate::message::{Accept, Body, IncomingBody, MalformedRequest, Refusal, respond};
 use crate::observe::access::AccessRecord;
 

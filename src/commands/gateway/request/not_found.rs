@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use kubeapi::{RequestInfo, Status};
 
 use super::destination::RoutingError;
 use super::watch_socket::refuse_upgrade;
 use crate::authorize::Permit;
 use crate::commands::gateway::state::GatewayState;
 use crate::discovery::DiscoverySnapshot;
-use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Refusal};
 
 /// The refusal of an authorized request that has no destination: 404; 403 for a Namespace without an embedded API server;

@@ -5,12 +5,12 @@ use std::pin::pin;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use kubeapi::Status;
 
 use super::not_found::as_kube_apiserver;
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::local_deadline;
 use crate::authorize::{CreateAuthorization, Permit};
-use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 use crate::process::with_deadline;

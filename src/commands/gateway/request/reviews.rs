@@ -5,12 +5,12 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use kubeapi::{RetryAfter, Status};
 
 use super::target::client_error;
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::{self, DelegationRequest};
-use crate::kubeapi::{RetryAfter, Status};
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
+use kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 
 use super::destination::{LocalSnapshots, RequestDestination, RoutingRequest, RoutingSettings};
 use super::labels::{known_labels, request_labels};
 use super::timeouts::client_deadline;
 use crate::commands::gateway::state::GatewayState;
 use crate::commands::gateway::worker::ClientConnection;
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Blame, Refusal, hop_by_hop};
 use crate::observe::access::AccessRecord;
 use crate::observe::audit::AuditInput;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use kubeapi::{Query, RequestInfo, Status, duration};
+
 use crate::commands::gateway::request_policy::RequestPolicy;
-use crate::kubeapi::{Query, RequestInfo, Status, duration};
 use crate::message::{Blame, Refusal};
 use crate::process::with_deadline;
 use crate::route::Route;

@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use kubeapi::{GoQuoted, RequestInfo, Status};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::response::ResponseBody;
 use super::target::client_error;
-use crate::kubeapi::{GoQuoted, RequestInfo, Status};
 use crate::listen::{ConnectionHandle, UpgradedConnection};
 use crate::message::websocket::{
     CLOSE_NORMAL, CLOSE_PROTOCOL_ERROR, ClientControl, ClientFrames, WebSocketFrame, accept_websocket_key,

@@ -6,6 +6,9 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use store::watch_cache::{Collections, HistoryLimits, ResourceCollection};
+use store::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
+
 use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
@@ -18,8 +21,6 @@ use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
 use crate::rest::ApiServer;
 use crate::route::RouteTable;
-use crate::storage::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
-use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 use crate::webhook_client::{WebhookClient, WebhookThread};
 
 /// Interval of dropping history that is too old.
@@ -159,7 +160,7 @@ fn count_storage(
     api: ApiServer,
 ) {
     for (resource, collection) in resources {
-        collection.count_requests(metrics.storage().requests(&resource.group, &resource.plural));
+        collection.record_requests(metrics.storage().requests(&resource.group, &resource.plural));
     }
     let resources = resources.to_vec();
     metrics.storage().set_source(move || {

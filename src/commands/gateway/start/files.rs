@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use rustls_pki_types::UnixTime;
+use store::check_store_file;
 
 use super::backend_files::{BackendFiles, ReadPurpose};
 use super::embedded_api::store_problem;
@@ -24,7 +25,6 @@ use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
 use crate::observe::log::{self, LogLevel};
 use crate::observe::trace::TracingConfiguration;
 use crate::process::{FileWatcher, Problem, Problems};
-use crate::storage::check_store_file;
 use crate::tls;
 
 /// The validated files of the configuration, to be watched from here on. Reading them has no side effects.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::watch_cache::{Collections, HistoryLimits};
+use store::{MemoryStore, monotonic_clock, system_clock};
+
 use crate::commands::gateway::state::DelegateScope;
 use crate::config::GatewayConfig;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
 use crate::rest::{ApiServer, ApiServerSettings};
-use crate::storage::{MemoryStore, monotonic_clock, system_clock};
-use crate::watch_cache::{Collections, HistoryLimits};
 
 /// Number of changes that are kept for watches.
 const MAX_CHANGES: usize = 1024;

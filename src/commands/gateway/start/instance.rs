@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use store::LocalStore;
+
 use super::access::access_control;
 use super::certificates::{Certificates, publish_serving};
 use super::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
@@ -27,7 +29,6 @@ use crate::observe::health::HealthChecks;
 use crate::observe::trace::Tracer;
 use crate::process::{Drain, FileErrors, Problem, Problems, Published};
 use crate::resources::catalog::ResourceCatalog;
-use crate::storage::LocalStore;
 use crate::tls::server::{ClientTrust, ServingReaders};
 
 /// What an instance gets from the process.

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use kubeapi::{Status, User};
+
 use super::GatewayWorker;
 use super::requested_host::{requested_host, validate_host};
 use crate::authenticate::Peer;
 use crate::forward::ConnectionHeaders;
-use crate::kubeapi::{Status, User};
 use crate::listen::{AcceptedConnection, ConnectionHandle, HttpProtocol};
 use crate::message::{IncomingBody, Refusal};
 use http::{HeaderValue, Request};

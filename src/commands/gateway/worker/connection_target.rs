@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
+use kubeapi::Status;
 
 use super::control_planes::GatewayWorkers;
 use super::requested_host::requested_host;
 use super::{ClientConnection, ControlPlaneWorkers};
 use crate::commands::gateway::control_planes::{ControlPlaneInstance, ControlPlaneState, SelectionError};
-use crate::kubeapi::Status;
 use crate::listen::AcceptedConnection;
 use crate::message::{Blame, IncomingBody, Refusal};
 use crate::process::ShutdownPhase;

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::HeaderValue;
+use kubeapi::User;
 
 use crate::forward::ConnectionHeaders;
-use crate::kubeapi::User;
 use crate::message::Refusal;
 
 /// Cache slots per worker. Cached per connection, thousands of idle watches would hold thousands of entries of 2 kB.

@@ -16,18 +16,19 @@ pub(super) use self::connection::ClientConnection;
 pub(super) use self::connection_target::ConnectionTarget;
 use self::control_planes::ControlPlaneWorkers;
 pub(super) use self::control_planes::GatewayWorkers;
+use kubeapi::{Status, User};
+use store::watch_cache::Notifier;
+
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
 use crate::forward::{ApiServiceState, BackendSource, LongRunningResponses, UserHeaders, WorkerBackend};
-use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
 use crate::process::{Published, ShutdownPhase};
 use crate::registry::DisplayName;
 use crate::route::{Route, RouteTable, RouteTarget};
 use crate::tls::KeyPair;
-use crate::watch_cache::Notifier;
 
 /// Limit of users with cached identity headers; when it is reached, the cache is cleared.
 const MAX_CACHED_IDENTITIES: usize = 1024;

@@ -3,7 +3,7 @@
 use http::header::HOST;
 use http::{HeaderValue, Method, Request, Version};
 
-use crate::kubeapi::Status;
+use kubeapi::Status;
 
 /// Header lines of one request, far beyond any user's groups. hyper limits HTTP/1.1 itself; the header map holds 24,576
 /// names and panics when one more is added.

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::go_url::GoUrl;
+use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain, check_port_number};
 
 use super::hoisted::{ClientConfigField, ConversionField, ServiceField};
 use super::options::ValidationRules;
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::go_url::GoUrl;
-use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain, check_port_number};
 use crate::resources::webhook_config::ca_bundle_error;
 
 /// Versions of `ConversionReview` that a server understands.

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::{AdditionalProperties, Schema, StepBudget, prune_unknown_fields, validate};
 use serde_json::{Map, Value, json};
 
 use crate::kinds::custom_resource::{MalformedFields, coerce_embedded, embedded_errors};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::schema::{AdditionalProperties, Schema, StepBudget, prune_unknown_fields, validate};
 
 /// The errors of the defaults in a structural schema. Those of values of maps are never used. `path` is that of the
 /// schema. The budget says whether they are complete.

@@ -1,7 +1,8 @@
 //! Formats that validation ignores (`pkg/apiserver/validation/formats.go`).
 
+use kubeapi::schema::is_text_format;
+
 use super::hoisted::HoistedSpec;
-use crate::schema::is_text_format;
 
 /// The formats in the schemas of a CRD that validation ignores.
 pub(super) fn unrecognized_formats(spec: &HoistedSpec<'_>) -> Vec<String> {

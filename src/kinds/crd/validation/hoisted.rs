@@ -1,12 +1,12 @@
 //! The form of a CustomResourceDefinition that is validated: what all versions have in common stands beside them, as in
 //! the internal version of Kubernetes (`pkg/apis/apiextensions/v1/conversion.go`). Paths of errors are those of this form.
 
+use kubeapi::schema::props::{JsonSchemaProps, go_json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::kinds::validation::NULL;
 use crate::resources::custom::CrdNames;
-use crate::schema::props::{JsonSchemaProps, go_json};
 
 /// The specification of a CustomResourceDefinition in the form that is validated.
 #[derive(Clone, Debug)]

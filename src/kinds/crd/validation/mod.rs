@@ -16,6 +16,10 @@ mod version_fields;
 
 use std::collections::HashSet;
 
+use kubeapi::GoQuoted;
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::NameRule;
+use kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
@@ -27,10 +31,6 @@ use self::ratcheting::rules_for_replacement;
 use self::rules::{unenforced_rule_errors, unenforced_rule_warning};
 use self::spec::{spec_errors, spec_update_errors, stored_version_errors};
 use crate::kinds::validation::{METADATA, NULL, ValidationInput};
-use crate::kubeapi::GoQuoted;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::NameRule;
-use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
 use crate::resources::custom::CrdNames;
 use crate::resources::custom::api_approval::{APPROVAL_ANNOTATION, ApprovalState, approval_state, is_protected_group};
 

@@ -1,7 +1,8 @@
 //! Names of a custom resource.
 
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::check_dns1035_label;
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::check_dns1035_label;
+
 use crate::resources::custom::CrdNames;
 
 /// The errors of names that are required in the specification.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::schema::{PatternBudget, StepBudget};
+use kubeapi::schema::{PatternBudget, StepBudget};
 
 /// Types of schemas.
 pub(super) const SCHEMA_TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];

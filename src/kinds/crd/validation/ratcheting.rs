@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kubeapi::field_error::FieldPath;
+use kubeapi::schema::PatternBudget;
+use kubeapi::schema::props::JsonSchemaProps;
+use kubeapi::schema::structural::{conversion_error, validate_structural};
+
 use super::conversion::{is_valid_ca_bundle, recognizes_review_version};
 use super::defaults::has_unpruned_defaults;
 use super::hoisted::{HoistedSpec, HoistedVersion};
 use super::options::{MAX_SELECTABLE_FIELDS, SCHEMA_TYPES, ValidationRules};
 use super::schema_lists::{has_map_list_errors, is_set_of_non_atomic};
-use crate::kubeapi::field_error::FieldPath;
-use crate::schema::PatternBudget;
-use crate::schema::props::JsonSchemaProps;
-use crate::schema::structural::{conversion_error, validate_structural};
 
 /// The rules for a CRD that replaces `old`.
 pub(super) fn rules_for_replacement(

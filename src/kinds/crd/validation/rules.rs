@@ -4,11 +4,12 @@
 use std::cell::OnceCell;
 use std::collections::HashSet;
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::props::{JsonSchemaProps, ValidationRule};
+use kubeapi::schema::structural::conversion_error;
+
 use super::hoisted::HoistedSpec;
 use super::selectable::find_schema;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::schema::props::{JsonSchemaProps, ValidationRule};
-use crate::schema::structural::conversion_error;
 
 const WHY_REFUSED: &str = "validation rules are not enforced by this server; the flag --allow-unenforced-rules makes it \
     accept the definition, and ignore them";

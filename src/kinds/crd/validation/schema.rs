@@ -1,14 +1,15 @@
 //! Schemas of a CustomResourceDefinition: keywords that are not supported, and keywords that exclude each other
 //! (`ValidateCustomResourceDefinitionOpenAPISchema`).
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::props::{JsonSchemaProps, go_json};
+use kubeapi::schema::structural::{conversion_error, validate_structural};
+
 use super::defaults::default_errors;
 use super::hoisted::CrdSchema;
 use super::options::{CrdBudget, SCHEMA_TYPES, ValidationRules};
 use super::rules::check_rule_fields;
 use super::schema_lists::check_lists_and_maps;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::schema::props::{JsonSchemaProps, go_json};
-use crate::schema::structural::{conversion_error, validate_structural};
 
 /// Keywords that the root may have beside a subresource `status`, in Go's spelling: they apply to the status as well if
 /// that is taken out.

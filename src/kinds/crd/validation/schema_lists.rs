@@ -3,9 +3,10 @@
 
 use std::collections::HashSet;
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::props::{JsonSchemaProps, go_json};
+
 use super::options::ValidationRules;
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::schema::props::{JsonSchemaProps, go_json};
 
 /// Checks the extensions of a schema.
 pub(super) fn check_lists_and_maps(

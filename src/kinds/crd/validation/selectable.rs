@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::schema::props::JsonSchemaProps;
+use kubeapi::schema::structural::conversion_error;
+
 use super::hoisted::SelectableFieldPath;
 use super::options::MAX_SELECTABLE_FIELDS;
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::schema::props::JsonSchemaProps;
-use crate::schema::structural::conversion_error;
 
 /// The errors of selectable fields. `spec_path` is that of the object with the fields.
 pub(super) fn selectable_field_errors(

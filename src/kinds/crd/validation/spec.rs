@@ -2,6 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
+use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
+use kubeapi::schema::props::{JsonSchemaProps, go_json};
+use kubeapi::schema::{PatternBudget, StepBudget};
+
 use super::conversion::conversion_errors;
 use super::hoisted::{HoistedSpec, HoistedVersion, SubresourcesField};
 use super::names::{missing_name_errors, name_errors};
@@ -9,10 +14,6 @@ use super::options::{CrdBudget, ValidationRules};
 use super::schema::schema_errors;
 use super::selectable::selectable_field_errors;
 use super::version_fields::{column_errors, deprecation_warning_errors, subresource_errors};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
-use crate::schema::props::{JsonSchemaProps, go_json};
-use crate::schema::{PatternBudget, StepBudget};
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
 const VERSIONS: FieldPath<'static> = SPEC.child("versions");

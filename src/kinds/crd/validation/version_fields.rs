@@ -1,9 +1,10 @@
 //! Fields of a version besides its schema: warning of deprecation, subresources, columns.
 
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::is_print;
+use kubeapi::schema::props::go_json;
+
 use super::hoisted::{ColumnField, ScaleField, SubresourcesField};
-use crate::kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use crate::kubeapi::is_print;
-use crate::schema::props::go_json;
 
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];

@@ -5,8 +5,9 @@ mod parse;
 
 use std::path::Path;
 
+use kubeapi::{RequestInfo, User};
+
 use super::AuditLevel;
-use crate::kubeapi::{RequestInfo, User};
 use crate::process::{Problems, WatchedFile, WatchedFileContent};
 
 /// A watched policy file.

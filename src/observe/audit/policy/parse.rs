@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 
+use kubeapi::is_dns_subdomain;
+
 use super::super::AuditLevel;
 use super::{AuditPolicy, AuditRule, AuditStage, AuditStages, GroupResources, RequestAuditConfig};
-use crate::kubeapi::is_dns_subdomain;
 use crate::process::{FieldReader, Problem, Problems, parse_documents};
 
 /// Maximum size of a policy file.

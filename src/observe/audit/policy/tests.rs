@@ -1,9 +1,9 @@
 //! Tests of policy matching, and of the problems reported for invalid policies.
 
 use http::Method;
+use kubeapi::{CanonicalPath, Query};
 
 use super::*;
-use crate::kubeapi::{CanonicalPath, Query};
 
 const HEAD: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use store::watch_cache::{RequestRecorder, StoreOperation};
 
 use super::reviews::render_histogram;
 use crate::observe::metrics::counters::{Histogram, REQUEST_SECONDS};
@@ -17,20 +18,7 @@ type SampleWriter<'w> = &'w mut dyn FnMut(&[(&str, &str)], &OperationCounts);
 /// Modulus of `apiserver_watch_cache_resource_version`: a float holds 15 digits.
 const MAX_PRINTED_VERSION: u64 = 1_000_000_000_000_000;
 
-/// What a request to the store does; value of the label `operation`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StorageOperation {
-    /// A new object.
-    Create,
-    /// A deletion.
-    Delete,
-    /// All objects of a resource.
-    List,
-    /// A change of an object.
-    Update,
-}
-
-/// In the order of [`StorageOperation`].
+/// Values of the label `operation`, in the order of [`StoreOperation`].
 const OPERATIONS: [&str; 4] = ["create", "delete", "list", "update"];
 
 /// State of the store, read when metrics are rendered.
@@ -260,9 +248,8 @@ fn by_resource(stats: &StorageStats, text: &mut MetricsText, value: impl Fn(&Res
     }
 }
 
-impl StorageRequests {
-    /// Counts a request and its duration.
-    pub fn record(&self, operation: StorageOperation, duration: Duration, failed: bool) {
+impl RequestRecorder for StorageRequests {
+    fn record(&self, operation: StoreOperation, duration: Duration, failed: bool) {
         let mut counts = self.operations[operation as usize].lock();
         counts.durations.observe_duration(duration);
         counts.requests += 1;

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use narthex::egress::proxy::konnectivity::{KonnectivityTunnel, TunnelFailure};
+use konnectivity_client::{KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::socks5::{Socks5Proxy, selector};

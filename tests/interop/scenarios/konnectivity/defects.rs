@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use narthex::egress::proxy::konnectivity::{KonnectivityClient, TunnelFailure};
+use konnectivity_client::{KonnectivityClient, TunnelFailure};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;

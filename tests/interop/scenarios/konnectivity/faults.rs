@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityPool, KonnectivityTunnel, TunnelFailure};
+use konnectivity_client::{KonnectivityClient, KonnectivityPool, KonnectivityTunnel, PoolDialError, TunnelFailure};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -55,7 +55,7 @@ pub(super) fn agent_stopped(environment: &TestEnvironment) {
         // With another agent a dial succeeds: the client sends parallel dials and the server picks an agent for each.
         konnectivity.start_agent("agent-b", None);
         let clients = KonnectivityPool::default();
-        let open = async || Ok(konnectivity.client().await);
+        let open = async || Ok::<_, String>(konnectivity.client().await);
         let address = format!("127.0.0.1:{}", echo.port);
         let patience = Duration::from_secs(8);
         let mut served = 0;
@@ -68,7 +68,9 @@ pub(super) fn agent_stopped(environment: &TestEnvironment) {
                 }
                 // With probability 1/16 all four dials go to the stopped agent.
                 Err(error) => {
-                    assert_eq!(error.reason, "ProxyTimeout", "{}", error.cause);
+                    let is_unanswered =
+                        matches!(&error, PoolDialError::Tunnel(error) if error.failure == TunnelFailure::NoAnswer);
+                    assert!(is_unanswered, "{error}");
                     assert!(began.elapsed() < patience + Duration::from_secs(1), "{:?}", began.elapsed());
                 }
             }
@@ -102,13 +104,8 @@ pub(super) fn server_restarted(environment: &TestEnvironment) {
         let clients = KonnectivityPool::default();
         let socket = konnectivity.socket.clone();
         let open = async || {
-            let stream = UnixStream::connect(&socket).await;
-            let stream = stream.map_err(|error| narthex::egress::DialError {
-                phase: narthex::egress::DialPhase::Connect,
-                reason: "ConnectionRefused",
-                cause: error.to_string(),
-            })?;
-            Ok(KonnectivityClient::connect(stream, "localhost").await?)
+            let stream = UnixStream::connect(&socket).await.map_err(|error| error.to_string())?;
+            KonnectivityClient::connect(stream, "localhost").await.map_err(|error| error.to_string())
         };
         let mut tunnel = clients.dial(&"server", &address, TIMEOUT, open).await.unwrap();
         konnectivity.server.signal(Signal::KILL);
@@ -121,7 +118,7 @@ pub(super) fn server_restarted(environment: &TestEnvironment) {
         let mut tunnel = loop {
             match clients.dial(&"server", &address, TIMEOUT, open).await {
                 Ok(tunnel) => break tunnel,
-                Err(error) => assert!(began.elapsed() < Duration::from_secs(10), "{}", error.cause),
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(10), "{error}"),
             }
             sleep(Duration::from_millis(20)).await;
         };

@@ -30,7 +30,7 @@ mod upload;
 
 use std::time::Duration;
 
-use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
+use konnectivity_client::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
