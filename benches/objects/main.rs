@@ -164,12 +164,9 @@ fn main() {
     if relays {
         let seconds = number("--seconds", 5);
         return match custom {
-            Some(custom) => runtime.block_on(relay::run_beside_definitions(
-                &environment,
-                options.rounds,
-                seconds,
-                custom.most_definitions(),
-            )),
+            Some(custom) => {
+                runtime.block_on(relay::run_beside_crds(&environment, options.rounds, seconds, custom.most_crds()))
+            }
             None => runtime.block_on(relay::run(&environment, options.rounds, seconds)),
         };
     }

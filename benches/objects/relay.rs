@@ -9,7 +9,7 @@ use http::Method;
 use tokio::task::JoinSet;
 
 use crate::client::{ApiClient, ObjectRequest};
-use crate::custom::install_definitions;
+use crate::custom::install_crds;
 use crate::fixtures::{BenchEnvironment, Contender, Proxy};
 use crate::operations::config_map;
 use crate::{cpu, median, show};
@@ -77,23 +77,18 @@ pub(crate) async fn run(environment: &BenchEnvironment, rounds: usize, seconds: 
     figures.print();
 }
 
-/// Measures relayed requests with and without installed definitions, and prints a table.
-pub(crate) async fn run_beside_definitions(
-    environment: &BenchEnvironment,
-    rounds: usize,
-    seconds: u64,
-    definitions: u64,
-) {
+/// Measures relayed requests with and without installed CRDs, and prints a table.
+pub(crate) async fn run_beside_crds(environment: &BenchEnvironment, rounds: usize, seconds: u64, crds: u64) {
     let _backend = environment.start_backend(false);
     let mut costs = [Vec::new(), Vec::new()];
     let mut latencies = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         let load = Load { environment, duration: Duration::from_secs(seconds) };
-        for (place, count) in [0, definitions].into_iter().enumerate() {
+        for (place, count) in [0, crds].into_iter().enumerate() {
             let server = environment.start_embedded_api(true);
             if count > 0 {
-                install_definitions(&load.connect(&server).await, 0..count).await;
+                install_crds(&load.connect(&server).await, 0..count).await;
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
             load.phase(&server, RELAYED_AT_ONCE, 0, None).await;
@@ -104,12 +99,12 @@ pub(crate) async fn run_beside_definitions(
         }
     }
     println!("{:<56} {:>24}", "median (min-max)", "narthex");
-    for (place, name) in ["without definitions".to_owned(), format!("{definitions} definitions")].iter().enumerate() {
+    for (place, name) in ["without CRDs".to_owned(), format!("{crds} CRDs")].iter().enumerate() {
         println!("{:<56} {:>24}", format!("relayed, {name}, CPU per 1,000, ms"), show(&costs[place]));
         println!("{:<56} {:>24}", format!("relayed one by one, {name}, p99, ms"), show(&latencies[place]));
     }
     let middle = |values: &[f64]| median(values).unwrap_or_default();
-    println!("with definitions to without: {:.3}", middle(&costs[1]) / middle(&costs[0]));
+    println!("with CRDs to without: {:.3}", middle(&costs[1]) / middle(&costs[0]));
 }
 
 impl Figures {

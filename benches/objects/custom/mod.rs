@@ -1,7 +1,7 @@
-//! Custom resources: operations, watches, memory and start of definitions, and what schemas cost.
+//! Custom resources: operations, watches, memory and start of CRDs, and what schemas cost.
 
 mod capacity;
-mod definitions;
+mod crds;
 mod operations;
 mod resource;
 mod schemas;
@@ -18,17 +18,17 @@ const DEFAULT_PARTS: &str = "operations,watches,definitions,schemas";
 /// What is measured.
 pub(crate) struct CustomOptions {
     parts: Vec<String>,
-    /// Numbers of installed definitions at which memory and times are measured, ascending.
-    definitions: Vec<u64>,
+    /// Numbers of installed CRDs at which memory and times are measured, ascending.
+    crds: Vec<u64>,
 }
 
 impl CustomOptions {
     /// The options of the command line: `parts` and `definitions` separated by commas.
-    pub(crate) fn new(parts: Option<&str>, definitions: Option<&str>) -> CustomOptions {
-        let definitions = definitions.unwrap_or("1,100").split(',');
+    pub(crate) fn new(parts: Option<&str>, crds: Option<&str>) -> CustomOptions {
+        let crds = crds.unwrap_or("1,100").split(',');
         CustomOptions {
             parts: parts.unwrap_or(DEFAULT_PARTS).split(',').map(str::to_owned).collect(),
-            definitions: definitions.map(|text| text.parse().expect("--definitions takes numbers")).collect(),
+            crds: crds.map(|text| text.parse().expect("--definitions takes numbers")).collect(),
         }
     }
 
@@ -37,13 +37,13 @@ impl CustomOptions {
         self.parts.iter().any(|one| one == part)
     }
 
-    /// The largest number of installed definitions.
-    pub(crate) fn most_definitions(&self) -> u64 {
-        self.definitions.iter().copied().max().unwrap_or_default()
+    /// The largest number of installed CRDs.
+    pub(crate) fn most_crds(&self) -> u64 {
+        self.crds.iter().copied().max().unwrap_or_default()
     }
 }
 
-pub(crate) use self::definitions::install as install_definitions;
+pub(crate) use self::crds::install as install_crds;
 
 /// One round of one server: a fresh store for each part.
 pub(crate) async fn measure(
@@ -71,7 +71,7 @@ pub(crate) async fn measure(
         match part {
             "operations" => operations::measure(&measured, options, results).await,
             "watches" => watches::measure(&measured, results).await,
-            "definitions" => definitions::measure(&measured, &custom.definitions, results).await,
+            "definitions" => crds::measure(&measured, &custom.crds, results).await,
             _ => capacity::measure(&measured, results).await,
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::BenchedServer;
 use crate::client::ObjectRequest;
 
-pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub(super) const JSON: &str = "application/json";
 pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 
@@ -67,12 +67,12 @@ impl BenchResource {
         BenchResource { group: group.to_owned(), plural: format!("machine{number}s"), kind: format!("Machine{number}") }
     }
 
-    pub(super) fn definition_name(&self) -> String {
+    pub(super) fn crd_name(&self) -> String {
         format!("{}.{}", self.plural, self.group)
     }
 
-    /// The definition; objects are converted by the webhook of a `clientConfig`, if there is one.
-    pub(super) fn definition(&self, webhook: Option<&Value>) -> Value {
+    /// The CRD; objects are converted by the webhook of a `clientConfig`, if there is one.
+    pub(super) fn crd(&self, webhook: Option<&Value>) -> Value {
         let version = |name: &str, more| {
             json!({
                 "name": name, "served": true, "storage": name == "v1", "subresources": {"status": {}},
@@ -92,7 +92,7 @@ impl BenchResource {
         };
         json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": self.definition_name()},
+            "metadata": {"name": self.crd_name()},
             "spec": {
                 "group": self.group, "scope": "Namespaced", "names": {"plural": self.plural, "kind": self.kind},
                 "versions": [version("v1", false), version("v2", true)], "conversion": conversion,
@@ -122,9 +122,9 @@ impl BenchResource {
         .to_string()
     }
 
-    /// Creates the definition and waits until an object can be created.
+    /// Creates the CRD and waits until an object can be created.
     pub(super) async fn install(&self, on: &BenchedServer<'_>, webhook: Option<&Value>) {
-        let create = ObjectRequest::new(Method::POST, DEFINITIONS).body(JSON, self.definition(webhook).to_string());
+        let create = ObjectRequest::new(Method::POST, CRDS).body(JSON, self.crd(webhook).to_string());
         on.client.clone().send(&create).await;
         let list = ObjectRequest::new(Method::GET, self.collection("v2", "bench"));
         while !on.client.clone().try_send(&list).await.0.is_success() {

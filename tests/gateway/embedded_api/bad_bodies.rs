@@ -320,7 +320,7 @@ async fn number_beyond_floats_is_400_where_it_is_read() {
 
     super::conversion_webhooks::establish(
         &client,
-        &super::conversion_webhooks::definition("v1", &json!({"strategy": "None"})),
+        &super::conversion_webhooks::crd("v1", &json!({"strategy": "None"})),
     )
     .await;
     for (body, version) in [

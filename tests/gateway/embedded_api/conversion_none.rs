@@ -4,7 +4,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::conversion_webhooks::{V1, V2, create, definition, establish, failure, route};
+use super::conversion_webhooks::{V1, V2, crd, create, establish, failure, route};
 use crate::support::backend::json_response;
 use crate::support::client::{Client, request};
 use crate::support::conversion_webhook::ConversionWebhook;
@@ -14,7 +14,7 @@ use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 async fn start() -> (EmbeddedApiFixture, Client) {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let mut definition = definition("v1", &json!({"strategy": "None"}));
+    let mut crd = crd("v1", &json!({"strategy": "None"}));
     let text = |default: &str| json!({"type": "string", "default": default});
     for (version, spec, status) in [
         (
@@ -24,14 +24,14 @@ async fn start() -> (EmbeddedApiFixture, Client) {
         ),
         (1, json!({"a": text("A2"), "only2": text("d2"), "shared": {"type": "number"}}), json!({"phase": text("P2")})),
     ] {
-        let version = &mut definition["spec"]["versions"][version];
+        let version = &mut crd["spec"]["versions"][version];
         version["subresources"] = json!({"status": {}});
         version["schema"]["openAPIV3Schema"]["properties"] = json!({
             "spec": {"type": "object", "properties": spec},
             "status": {"type": "object", "default": {}, "properties": status},
         });
     }
-    establish(&client, &definition).await;
+    establish(&client, &crd).await;
     (api, client)
 }
 
@@ -112,7 +112,7 @@ async fn dry_run_fails_with_conversion_webhook() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     let object = route("v2", "a", &json!({"host": "a", "port": "80"}));
     let path = format!("{V2}?dryRun=All");
     assert_eq!(create(&client, &path, &object).await["spec"], json!({"host": "a", "port": "80"}));

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::conversion_webhooks::{V1, V2, create, definition, establish, route_v1};
+use super::conversion_webhooks::{V1, V2, crd, create, establish, route_v1};
 use crate::support::client::{Client, get, next_chunk, request};
 use crate::support::conversion_webhook::ConversionWebhook;
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
@@ -13,9 +13,9 @@ async fn start() -> (EmbeddedApiFixture, Client, ConversionWebhook) {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    let mut definition = definition("v1", &webhook.conversion_by_url());
-    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.port"}]);
-    establish(&client, &definition).await;
+    let mut crd = crd("v1", &webhook.conversion_by_url());
+    crd["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.port"}]);
+    establish(&client, &crd).await;
     for (name, port) in [("a", 1), ("b", 2), ("c", 1), ("d", 1)] {
         create(&client, V1, &route_v1(name, port)).await;
     }

@@ -4,7 +4,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::conversion_webhooks::{V1, V2, create, definition, establish, failure, route};
+use super::conversion_webhooks::{V1, V2, crd, create, establish, failure, route};
 use crate::support::backend::json_response;
 use crate::support::client::{Client, ClientResponse, request};
 use crate::support::conversion_webhook::ConversionWebhook;
@@ -20,15 +20,15 @@ async fn start() -> (EmbeddedApiFixture, Client, ConversionWebhook) {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    let mut definition = definition("v1", &webhook.conversion_by_url());
-    for version in definition["spec"]["versions"].as_array_mut().unwrap() {
+    let mut crd = crd("v1", &webhook.conversion_by_url());
+    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
         version["subresources"] = json!({"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}});
         let properties = &mut version["schema"]["openAPIV3Schema"]["properties"];
         properties["spec"]["properties"]["replicas"] = json!({"type": "integer"});
         properties["status"] = json!({"type": "object", "properties": {
             "replicas": {"type": "integer"}, "phase": {"type": "string"}}});
     }
-    establish(&client, &definition).await;
+    establish(&client, &crd).await;
     create(&client, V1, &route("v1", "a", &json!({"hostPort": "a:80", "replicas": 2}))).await;
     (api, client, webhook)
 }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
-use super::conversion_webhooks::{V1, V2, change_definition, create, definition, establish, failure, route_v1};
+use super::conversion_webhooks::{V1, V2, change_crd, crd, create, establish, failure, route_v1};
 use crate::egress::selections::{tcp_selection, write_selections};
 use crate::support::backend::BackendResponse;
 use crate::support::conversion_webhook::{ConversionWebhook, right_answer};
@@ -21,7 +21,7 @@ async fn conversion_webhook_at_link_local_or_own_address_is_refused() {
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
     let own = format!("https://{}/", api.gateway.address);
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let service =
         json!({"metadata": {"name": "metadata"}, "spec": {"type": "ExternalName", "externalName": "169.254.169.254"}});
@@ -37,8 +37,8 @@ async fn conversion_webhook_at_link_local_or_own_address_is_refused() {
         (json!({"url": "https://[fe80::1]/"}), link_local_refused),
         (by_service, link_local_refused),
     ] {
-        change_definition(&client, |definition| {
-            definition["spec"]["conversion"]["webhook"]["clientConfig"] = config.clone();
+        change_crd(&client, |crd| {
+            crd["spec"]["conversion"]["webhook"]["clientConfig"] = config.clone();
         })
         .await;
         let refused = failure(&client.get(&format!("{V2}/a")).await);
@@ -62,7 +62,7 @@ async fn conversion_webhook_is_reached_or_forbidden_by_the_egress_proxy() {
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
     let forbidden = webhook.conversion(&json!({"url": format!("https://{FORBIDDEN}/convert")}));
-    establish(&client, &definition("v1", &forbidden)).await;
+    establish(&client, &crd("v1", &forbidden)).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let refused = failure(&client.get(&format!("{V2}/a")).await);
     let expected = format!(
@@ -70,7 +70,7 @@ async fn conversion_webhook_is_reached_or_forbidden_by_the_egress_proxy() {
     );
     assert!(refused.starts_with(&expected) && refused.contains("403"), "{refused}");
     assert_eq!(client.get(&format!("{V1}/a")).await.status, 200);
-    change_definition(&client, |definition| definition["spec"]["conversion"] = webhook.conversion_by_url()).await;
+    change_crd(&client, |crd| crd["spec"]["conversion"] = webhook.conversion_by_url()).await;
     assert_eq!(client.get(&format!("{V2}/a")).await.json()["spec"]["host"], "a");
     assert_eq!(proxy.targets(), [webhook.backend.address.to_string(), FORBIDDEN.to_owned()]);
 }
@@ -92,7 +92,7 @@ async fn conversion_webhook_response_of_a_gibibyte_is_read_up_to_the_limit() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     webhook.set_answer(gibibyte);
     let message = failure(&client.get(&format!("{V2}/a")).await);

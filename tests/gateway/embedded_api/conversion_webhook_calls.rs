@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::conversion_webhooks::{DEFINITIONS, V1, V2, create, definition, establish, failure, route_v1};
+use super::conversion_webhooks::{CRDS, V1, V2, crd, create, establish, failure, route_v1};
 use crate::support::client::{get, next_chunk, request};
 use crate::support::conversion_webhook::ConversionWebhook;
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
@@ -15,7 +15,7 @@ async fn conversion_webhook_gets_at_most_500_objects_a_call() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     for number in 0..501 {
         create(&client, V1, &route_v1(&format!("r{number:03}"), 80)).await;
     }
@@ -33,7 +33,7 @@ async fn conversion_webhook_that_hangs_delays_its_version_only() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let held = webhook.hold().await;
     let path = format!("{V2}/a");
@@ -69,12 +69,12 @@ async fn conversion_webhook_that_hangs_does_not_delay_shutdown_or_changes() {
     let mut api = EmbeddedApiFixture::start(&["--shutdown-delay-duration=0s"]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let _held = webhook.hold().await;
     let mut watch = client.send(get(&format!("{V2}?watch=1"), &[])).await.unwrap().into_body();
     eventually("a call of the webhook", async || (!webhook.take_calls().is_empty()).then_some(())).await;
-    let path = format!("{DEFINITIONS}/routes.example.com");
+    let path = format!("{CRDS}/routes.example.com");
     let mut changed = client.get(&path).await.json();
     changed["spec"]["versions"][1]["served"] = json!(false);
     assert_eq!(send_json(&client, Method::PUT, &path, &changed).await.status, 200);
@@ -100,7 +100,7 @@ async fn conversion_webhook_is_reached_at_the_endpoints_of_its_service() {
     let webhook = ConversionWebhook::start(&api.environment).await;
     let mut conversion = webhook.conversion_by_service();
     conversion["webhook"]["clientConfig"]["service"]["port"] = json!(443);
-    establish(&client, &definition("v1", &conversion)).await;
+    establish(&client, &crd("v1", &conversion)).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let service = json!({"metadata": {"name": "converter"},
         "spec": {"clusterIP": "None", "ports": [{"name": "https", "port": 443}]}});

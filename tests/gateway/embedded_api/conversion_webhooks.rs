@@ -9,13 +9,13 @@ use crate::support::conversion_webhook::{ConversionAnswer, ConversionWebhook, ri
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/routes.example.com";
+pub(super) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/routes.example.com";
 pub(crate) const V1: &str = "/apis/example.com/v1/namespaces/default/routes";
 pub(crate) const V2: &str = "/apis/example.com/v2/namespaces/default/routes";
 
-/// A definition that stores `storage` and converts by `conversion`.
-pub(crate) fn definition(storage: &str, conversion: &Value) -> Value {
+/// A CRD that stores `storage` and converts by `conversion`.
+pub(crate) fn crd(storage: &str, conversion: &Value) -> Value {
     let text = json!({"type": "string"});
     let version = |name: &str, spec: Value, path: &str| {
         json!({
@@ -62,24 +62,24 @@ pub(super) fn failure(response: &ClientResponse) -> String {
     status["message"].as_str().unwrap().to_owned()
 }
 
-/// Creates the definition and waits until both versions are served.
-pub(crate) async fn establish(client: &Client, definition: &Value) {
-    create(client, DEFINITIONS, definition).await;
-    eventually("the definition to be established", async || {
+/// Creates the CRD and waits until both versions are served.
+pub(crate) async fn establish(client: &Client, crd: &Value) {
+    create(client, CRDS, crd).await;
+    eventually("the CRD to be established", async || {
         (client.get(V1).await.status == 200 && client.get(V2).await.status == 200).then_some(())
     })
     .await;
 }
 
-/// Changes the definition; when this returns, it is in effect.
-pub(super) async fn change_definition(client: &Client, change: impl Fn(&mut Value)) {
+/// Changes the CRD; when this returns, it is in effect.
+pub(super) async fn change_crd(client: &Client, change: impl Fn(&mut Value)) {
     // Of the storage version: a watch of the other ends at once when the webhook is refused.
     let mut watch = client.send(get(&format!("{V1}?watch=1"), &[])).await.unwrap().into_body();
-    let mut definition = client.get(DEFINITION).await.json();
-    change(&mut definition);
-    let changed = send_json(client, Method::PUT, DEFINITION, &definition).await;
+    let mut crd = client.get(CRD).await.json();
+    change(&mut crd);
+    let changed = send_json(client, Method::PUT, CRD, &crd).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
-    // Watches end when another definition is in effect.
+    // Watches end when another CRD is in effect.
     while next_chunk(&mut watch).await.is_some() {}
 }
 
@@ -97,7 +97,7 @@ async fn conversion_webhook_converts_what_is_read_in_another_version() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     for name in ["a", "b", "c"] {
         create(&client, V1, &route_v1(name, 80)).await;
     }
@@ -147,7 +147,7 @@ async fn conversion_webhook_converts_writes_and_their_answers() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     let object = route("v2", "a", &json!({"host": "h", "port": "1"}));
     let created = create(&client, V2, &object).await;
     assert_eq!(
@@ -190,7 +190,7 @@ async fn conversion_webhook_converts_events_once_for_all_watches() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     let first = create(&client, V1, &route_v1("a", 80)).await;
     let initial = events(&client, &format!("{V2}?watch=1"), 1).await;
     assert_eq!((&initial[0]["type"], &initial[0]["object"]["spec"]["host"]), (&json!("ADDED"), &json!("a")));
@@ -224,14 +224,14 @@ async fn conversion_webhook_reads_objects_of_an_earlier_storage_version() {
     let mut api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
-    change_definition(&client, |definition| {
-        definition["spec"]["versions"][0]["storage"] = json!(false);
-        definition["spec"]["versions"][1]["storage"] = json!(true);
+    change_crd(&client, |crd| {
+        crd["spec"]["versions"][0]["storage"] = json!(false);
+        crd["spec"]["versions"][1]["storage"] = json!(true);
     })
     .await;
-    assert_eq!(client.get(DEFINITION).await.json()["status"]["storedVersions"], json!(["v1", "v2"]));
+    assert_eq!(client.get(CRD).await.json()["status"]["storedVersions"], json!(["v1", "v2"]));
     create(&client, V1, &route_v1("b", 80)).await;
     webhook.take_calls();
     let specs = async |client: &Client, path: &str| {
@@ -270,7 +270,7 @@ async fn conversion_webhook_with_wrong_response_is_an_error_of_its_version_only(
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let wrong: [(ConversionAnswer, &str); 10] = [
         (
@@ -379,7 +379,7 @@ async fn conversion_webhook_is_reached_by_its_service_and_old_review_version() {
     let webhook = ConversionWebhook::start(&api.environment).await;
     let mut conversion = webhook.conversion_by_service();
     conversion["webhook"]["conversionReviewVersions"] = json!(["v9", "v1beta1", "v1"]);
-    establish(&client, &definition("v1", &conversion)).await;
+    establish(&client, &crd("v1", &conversion)).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let missing = failure(&client.get(&format!("{V2}/a")).await);
     let port = webhook.backend.address.port();
@@ -404,11 +404,11 @@ async fn conversion_webhook_with_invalid_ca_bundle_is_not_established() {
     let client = api.http2().await;
     let webhook = ConversionWebhook::start(&api.environment).await;
     let invalid = webhook.conversion(&json!({"url": "https://localhost/", "caBundle": "YWJj"}));
-    create(&client, DEFINITIONS, &definition("v1", &invalid)).await;
+    create(&client, CRDS, &crd("v1", &invalid)).await;
     let established = async |reason: &str| {
         eventually(reason, async || {
-            let definition = client.get(DEFINITION).await.json();
-            let conditions = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let crd = client.get(CRD).await.json();
+            let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
             let found = conditions.into_iter().find(|one| one["type"] == "Established")?;
             (found["reason"] == reason).then_some((found["status"].clone(), found["message"].clone()))
         })
@@ -417,8 +417,8 @@ async fn conversion_webhook_with_invalid_ca_bundle_is_not_established() {
     let expected = (json!("False"), json!("The conversion webhook CABundle is invalid"));
     assert_eq!(established("InvalidCABundle").await, expected);
     assert_eq!(client.get(V1).await.status, 404);
-    let mut changed = client.get(DEFINITION).await.json();
+    let mut changed = client.get(CRD).await.json();
     changed["spec"]["conversion"] = webhook.conversion_by_url();
-    assert_eq!(send_json(&client, Method::PUT, DEFINITION, &changed).await.status, 200);
+    assert_eq!(send_json(&client, Method::PUT, CRD, &changed).await.status, 200);
     assert_eq!(established("InitialNamesAccepted").await.0, "True");
 }

@@ -7,11 +7,11 @@ use crate::support::client::{Client, get, next_chunk, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/crontabs.stable.example.com";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/crontabs.stable.example.com";
 const CRON_TABS: &str = "/apis/stable.example.com/v1/namespaces/default/crontabs";
 
-fn definition() -> Value {
+fn crd() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -43,16 +43,16 @@ fn cron_tab(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Creates the definition and waits until it is established and in discovery.
+/// Creates the CRD and waits until it is established and in discovery.
 async fn establish(client: &Client) {
-    establish_definition(client, &definition()).await;
+    establish_crd(client, &crd()).await;
 }
 
-async fn establish_definition(client: &Client, definition: &Value) {
-    let created = send_json(client, Method::POST, DEFINITIONS, definition).await;
+async fn establish_crd(client: &Client, crd: &Value) {
+    let created = send_json(client, Method::POST, CRDS, crd).await;
     assert_eq!(created.status, 201, "{}", created.text());
-    eventually("the definition to be established and discovered", async || {
-        let object = client.get(DEFINITION).await.json();
+    eventually("the CRD to be established and discovered", async || {
+        let object = client.get(CRD).await.json();
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let is_established = conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True");
         let discovered = client.get("/apis/stable.example.com/v1").await;
@@ -130,7 +130,7 @@ async fn custom_resource_status_is_written_by_its_subresource_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn custom_resource_definition_deleted_with_its_objects_and_watches() {
+async fn custom_resource_crd_deleted_with_its_objects_and_watches() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     establish(&client).await;
@@ -142,7 +142,7 @@ async fn custom_resource_definition_deleted_with_its_objects_and_watches() {
         201
     );
     let mut watch = client.send(get(&format!("{CRON_TABS}?watch=1"), &[])).await.unwrap().into_body();
-    let deleted = client.send_and_read(request(Method::DELETE, DEFINITION, &[], "")).await.json();
+    let deleted = client.send_and_read(request(Method::DELETE, CRD, &[], "")).await.json();
     assert_eq!(deleted["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
     eventually("only the object with a finalizer remains", async || {
         let list = client.get(CRON_TABS).await.json();
@@ -166,9 +166,8 @@ async fn custom_resource_definition_deleted_with_its_objects_and_watches() {
         .map(|event| &event["object"]["metadata"]["name"])
         .collect();
     assert_eq!(deleted, ["b", "a"]);
-    eventually("the definition and its discovery are gone", async || {
-        let gone =
-            client.get(DEFINITION).await.status == 404 && client.get("/apis/stable.example.com/v1").await.status == 404;
+    eventually("the CRD and its discovery are gone", async || {
+        let gone = client.get(CRD).await.status == 404 && client.get("/apis/stable.example.com/v1").await.status == 404;
         gone.then_some(())
     })
     .await;
@@ -187,7 +186,7 @@ async fn custom_resource_served_in_versions_and_across_restarts() {
         send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &json!({"cronSpec": "* * * * *"}))).await.status,
         201
     );
-    let mut changed = client.get(DEFINITION).await.json();
+    let mut changed = client.get(CRD).await.json();
     let mut second = changed["spec"]["versions"][0].clone();
     changed["spec"]["versions"][0]["storage"] = json!(false);
     second["name"] = json!("v2");
@@ -196,7 +195,7 @@ async fn custom_resource_served_in_versions_and_across_restarts() {
     second["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["added"] =
         json!({"type": "string", "default": "x"});
     changed["spec"]["versions"].as_array_mut().unwrap().push(second);
-    let updated = send_json(&client, Method::PUT, DEFINITION, &changed).await;
+    let updated = send_json(&client, Method::PUT, CRD, &changed).await;
     assert_eq!(updated.status, 200, "{}", updated.text());
     assert_eq!(updated.json()["status"]["storedVersions"], json!(["v1", "v2"]));
     let read = async |client: &Client, version: &str| {
@@ -226,12 +225,12 @@ async fn custom_resource_served_in_versions_and_across_restarts() {
 async fn custom_resource_is_scaled_by_its_subresource() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let mut definition = definition();
-    definition["spec"]["versions"][0]["subresources"]["scale"] =
+    let mut crd = crd();
+    crd["spec"]["versions"][0]["subresources"]["scale"] =
         json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
-    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     schema["properties"]["spec"]["properties"]["replicas"]["minimum"] = json!(0);
-    establish_definition(&client, &definition).await;
+    establish_crd(&client, &crd).await;
     let spec = json!({"cronSpec": "* * * * *", "replicas": 2});
     let created = send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &spec)).await;
     assert_eq!(created.status, 201, "{}", created.text());
@@ -273,7 +272,7 @@ async fn custom_resource_is_scaled_by_its_subresource() {
 async fn custom_resource_in_protobuf_is_refused_and_its_connection_stays() {
     let api = EmbeddedApiFixture::start(&[]);
     for client in [api.http1().await, api.http2().await] {
-        if client.get(DEFINITION).await.status != 200 {
+        if client.get(CRD).await.status != 200 {
             establish(&client).await;
         }
         let created =

@@ -25,7 +25,7 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(50);
 /// Duration from which a request counts as long: each of the other connections gets an answer meanwhile.
 const LONG_REQUEST: Duration = Duration::from_secs(5);
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDE: &str = "/apis/hostile.example.com/v1/namespaces/default/wides";
 
 /// A gateway that allows ordinary users everything.
@@ -91,8 +91,8 @@ async fn hostile_patches_of_one_user_leave_compute_threads_to_others() {
     assert_eq!(unchanged["metadata"]["finalizers"].as_array().unwrap().len(), 80_000);
 }
 
-/// The definition of objects with many columns, each of which prints all of an object, and with large defaults.
-fn wide_definition() -> Value {
+/// The CRD of objects with many columns, each of which prints all of an object, and with large defaults.
+fn wide_crd() -> Value {
     let columns: Vec<Value> =
         (0..300).map(|n| json!({"name": format!("C{n}"), "type": "string", "jsonPath": ".spec"})).collect();
     let item = json!({"type": "object", "properties": {"text": {"type": "string", "default": "x".repeat(2_000)}}});
@@ -121,8 +121,8 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 async fn hostile_table_is_not_much_larger_than_its_objects() {
     let api = start();
     let eve = client(&api, "eve").await;
-    assert_eq!(send_json(&eve, Method::POST, DEFINITIONS, &wide_definition()).await.status, 201);
-    eventually("the definition to be served", async || (eve.get(WIDE).await.status == 200).then_some(())).await;
+    assert_eq!(send_json(&eve, Method::POST, CRDS, &wide_crd()).await.status, 201);
+    eventually("the CRD to be served", async || (eve.get(WIDE).await.status == 200).then_some(())).await;
     for name in texts(20, "w") {
         let created = send_json(&eve, Method::POST, WIDE, &wide(&name, &json!({"text": "x".repeat(50_000)}))).await;
         assert_eq!(created.status, 201, "{}", created.text());
@@ -134,7 +134,7 @@ async fn hostile_table_is_not_much_larger_than_its_objects() {
 }
 
 /// Definitions whose schemas make work: of each value, of a text, and of what is read.
-fn costly_definitions() -> [Value; 3] {
+fn costly_crds() -> [Value; 3] {
     let all_of: Vec<Value> = (0..20_000).map(|number| json!({"maximum": number + 1_000})).collect();
     let alternatives: Vec<String> =
         (0..60).map(|number| format!("[a{}]{{1000}}[!#]", char::from(b'A' + number % 26))).collect();
@@ -262,10 +262,10 @@ async fn send_costly(eve: &Attacker<'_>, round: usize) {
     };
     costly("alternatives", 0, json!(vec![1; 400])).await;
     costly("patterns", 0, json!("a".repeat(4_000))).await;
-    let definition = format!("{DEFINITIONS}/defaults.hostile.example.com");
+    let crd = format!("{CRDS}/defaults.hostile.example.com");
     let versions = |schema: Value| json!({"spec": {"versions": [version_of_value(&schema)]}});
     let set_schema = async |schema: Value| {
-        eve.patch("definition", &definition, "application/merge-patch+json", &versions(schema)).await;
+        eve.patch("definition", &crd, "application/merge-patch+json", &versions(schema)).await;
     };
     set_schema(json!({"type": "string"})).await;
     let mut path = String::new();
@@ -352,12 +352,11 @@ async fn attack(
     goes_on: impl Fn() -> bool,
     resident_kilobytes: impl Fn() -> u64,
 ) -> usize {
-    for definition in costly_definitions().into_iter().chain([wide_definition()]) {
-        assert_eq!(eve.post("definition", DEFINITIONS, &definition).await.status, 201);
-        let plural = definition["spec"]["names"]["plural"].as_str().unwrap();
+    for crd in costly_crds().into_iter().chain([wide_crd()]) {
+        assert_eq!(eve.post("definition", CRDS, &crd).await.status, 201);
+        let plural = crd["spec"]["names"]["plural"].as_str().unwrap();
         let path = format!("/apis/hostile.example.com/v1/{plural}");
-        eventually("the definition to be served", async || (eve.client.get(&path).await.status == 200).then_some(()))
-            .await;
+        eventually("the CRD to be served", async || (eve.client.get(&path).await.status == 200).then_some(())).await;
     }
     let (began, mut rounds) = (Instant::now(), 0);
     loop {

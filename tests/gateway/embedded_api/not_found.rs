@@ -3,14 +3,14 @@
 use http::Method;
 use serde_json::json;
 
-use super::conversion_webhooks::{V1, definition, establish};
+use super::conversion_webhooks::{V1, crd, establish};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn embedded_api_not_found_is_status_or_text_as_in_kube_apiserver() {
     let api = EmbeddedApiFixture::start(&["--access-log=errors"]);
     let client = api.http2().await;
-    establish(&client, &definition("v1", &json!({"strategy": "None"}))).await;
+    establish(&client, &crd("v1", &json!({"strategy": "None"}))).await;
     for path in [
         "/api/v1/foos",
         "/api/v1/namespaces/default/foos/x",

@@ -1,5 +1,5 @@
-//! Namespaces and definitions are deleted and made again while clients create objects in them: what was acknowledged is
-//! deleted with its namespace or definition, or is in the one that has its name now. And a definition is served when its
+//! Namespaces and CRDs are deleted and made again while clients create objects in them: what was acknowledged is
+//! deleted with its namespace or CRD, or is in the one that has its name now. And a CRD is served when its
 //! events say so.
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::support::client::{Client, get, next_chunk, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Deletions of one namespace or definition.
+/// Deletions of one namespace or CRD.
 const ROUNDS: usize = 6;
 
 /// Connections that create, each with requests one after another.
@@ -96,7 +96,7 @@ async fn assert_nothing_inherited(api: &EmbeddedApiFixture, owners: &str, owner:
         assert_eq!(deleted.status, 200, "{deleted:?}");
         eventually("the end of the owner", async || (client.get(&path).await.status == 404).then_some(())).await;
         made = make().await;
-        if owners == DEFINITIONS {
+        if owners == CRDS {
             eventually("the resource is served", async || {
                 (client.get(&format!("{}?limit=1", collections[0])).await.status == 200).then_some(())
             })
@@ -132,7 +132,7 @@ async fn namespace_deleted_under_load_leaves_nothing_to_its_successor() {
     assert_nothing_inherited(&api, "/api/v1/namespaces", namespace, &collections).await;
 }
 
-fn definition(plural: &str) -> Value {
+fn crd(plural: &str) -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let kind = plural.strip_suffix('s').unwrap();
     let kind = format!("{}{}", kind[..1].to_uppercase(), &kind[1..]);
@@ -147,20 +147,20 @@ fn definition(plural: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_deleted_under_load_leaves_nothing_to_its_successor() {
+async fn crd_deleted_under_load_leaves_nothing_to_its_successor() {
     let api = EmbeddedApiFixture::start(&[]);
-    assert_nothing_inherited(&api, DEFINITIONS, definition("things"), &["/apis/example.com/v1/things"]).await;
+    assert_nothing_inherited(&api, CRDS, crd("things"), &["/apis/example.com/v1/things"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_is_served_when_an_event_says_that_it_is_established() {
+async fn crd_is_served_when_an_event_says_that_it_is_established() {
     let api = EmbeddedApiFixture::start(&[]);
     let (client, writer) = (api.http2().await, api.http2().await);
-    let watch = client.send(get(&format!("{DEFINITIONS}?watch=1"), &[])).await.unwrap();
+    let watch = client.send(get(&format!("{CRDS}?watch=1"), &[])).await.unwrap();
     let (mut body, mut text) = (watch.into_body(), Vec::new());
     for number in 0..20 {
         let plural = format!("number{number}s");
-        assert_eq!(send_json(&client, Method::POST, DEFINITIONS, &definition(&plural)).await.status, 201);
+        assert_eq!(send_json(&client, Method::POST, CRDS, &crd(&plural)).await.status, 201);
         let mut is_established = false;
         while !is_established {
             text.extend_from_slice(&next_chunk(&mut body).await.unwrap().unwrap());
@@ -173,7 +173,7 @@ async fn definition_is_served_when_an_event_says_that_it_is_established() {
                     && conditions.iter().any(established);
             }
         }
-        let kind = definition(&plural)["spec"]["names"]["kind"].clone();
+        let kind = crd(&plural)["spec"]["names"]["kind"].clone();
         let object = json!({"apiVersion": "example.com/v1", "kind": kind, "metadata": {"name": "a"}});
         let created = send_json(&writer, Method::POST, &format!("/apis/example.com/v1/{plural}"), &object).await;
         assert_eq!(created.status, 201, "{plural}: {created:?}");

@@ -10,7 +10,7 @@ use crate::support::client::Client;
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Longest time of a GET beside an expensive request. Without optimization, it would be 30 s on the worker thread.
 const MAX_WAIT: Duration = Duration::from_secs(3);
@@ -21,7 +21,7 @@ fn objects(plural: &str) -> String {
 
 async fn establish(client: &Client, plural: &str, spec: &Value) {
     let schema = json!({"type": "object", "properties": {"spec": spec}});
-    let definition = json!({
+    let crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.cost.example.com")},
         "spec": {
@@ -29,7 +29,7 @@ async fn establish(client: &Client, plural: &str, spec: &Value) {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
         },
     });
-    let created = send_json(client, Method::POST, DEFINITIONS, &definition).await;
+    let created = send_json(client, Method::POST, CRDS, &crd).await;
     assert_eq!(created.status, 201, "{}", created.text());
     eventually("objects to be served", async || (client.get(&objects(plural)).await.status == 200).then_some(())).await;
 }

@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::json;
 
 use super::requests::{metrics_of, metrics_with};
-use crate::embedded_api::conversion_webhooks::{V1, V2, create, definition, establish, route_v1};
+use crate::embedded_api::conversion_webhooks::{V1, V2, crd, create, establish, route_v1};
 use crate::support::client::{Client, get, next_chunk};
 use crate::support::conversion_webhook::ConversionWebhook;
 use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json, start_on_small_disk};
@@ -18,7 +18,7 @@ pub(super) async fn embedded_api() -> String {
     let mut watch = client.send(get(&format!("{CONFIG_MAPS}?watch=1"), &[])).await.unwrap().into_body();
     next_chunk(&mut watch).await.unwrap().unwrap();
     let webhook = ConversionWebhook::start(&api.environment).await;
-    establish(&client, &definition("v1", &webhook.conversion_by_url())).await;
+    establish(&client, &crd("v1", &webhook.conversion_by_url())).await;
     create(&client, V1, &route_v1("one", 80)).await;
     assert_eq!(client.get(V2).await.status, 200);
     metrics_of(&api.gateway).await

@@ -28,10 +28,10 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
         extension_server::serves_behind_stored_api_services,
     ),
     ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
-    ("embedded API: custom resources: the page on definitions", custom_resources::follow_definitions_page),
+    ("embedded API: custom resources: the page on definitions", custom_resources::follow_crds_page),
     ("embedded API: custom resources: the page on versions", custom_resources::follow_versions_page),
     ("embedded API: custom resources: storage version with a webhook", custom_resources::change_storage_version),
-    ("embedded API: custom resources: definitions of four projects", custom_resources::installs_definitions),
+    ("embedded API: custom resources: CRDs of four projects", custom_resources::installs_crds),
 ];
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[

@@ -172,7 +172,7 @@ impl<'e> Recorder<'e> {
     }
 }
 
-/// Sorts the causes in a Status about a custom resource or a definition: kube-apiserver has them in the order of a Go map.
+/// Sorts the causes in a Status about a custom resource or a CRD: kube-apiserver has them in the order of a Go map.
 fn sort_causes(status: &mut Map<String, Value>) {
     let group = status.get("details").and_then(|details| details["group"].as_str()).unwrap_or_default();
     if !group.ends_with(".example.com") && group != "apiextensions.k8s.io" {
@@ -195,7 +195,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Sends the request until the response is the one that is waited for. kube-apiserver refuses requests while it reads the
-/// objects of a changed definition, also if it cannot read them.
+/// objects of a changed CRD, also if it cannot read them.
 fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
     eventually(&row.title, || {
         let response = send_once(endpoint, identity, row);

@@ -1,8 +1,8 @@
-//! Custom resources: kubectl prints for the embedded API server what it prints for kube-apiserver, from the definition
+//! Custom resources: kubectl prints for the embedded API server what it prints for kube-apiserver, from the CRD
 //! to the removal of a version.
 
-mod definitions_page;
-mod installed_definitions;
+mod crds_page;
+mod installed_crds;
 mod project_samples;
 mod storage_version;
 mod stored_values;
@@ -18,8 +18,8 @@ use crate::environment::{
     Cluster, CommandResult, Gateway, HttpsEndpoint, Identity, Kubectl, Session, TestEnvironment, eventually,
 };
 
-pub(super) use self::definitions_page::follow_definitions_page;
-pub(super) use self::installed_definitions::installs_definitions;
+pub(super) use self::crds_page::follow_crds_page;
+pub(super) use self::installed_crds::installs_crds;
 pub(super) use self::storage_version::change_storage_version;
 pub(super) use self::stored_values::stores_values_of_kube_apiserver;
 pub(super) use self::versions_page::follow_versions_page;
@@ -34,7 +34,7 @@ fn compare_sessions(
     embedded_commands: fn(&Session<'_>),
 ) {
     let directory = environment.scratch(&format!("{name}-{}", kubectl.version));
-    // kubectl resolves short names among the definitions of all tests.
+    // kubectl resolves short names among the CRDs of all tests.
     let cluster = Cluster::start(&directory.join("cluster"));
     let embedded = Gateway::start_embedded_api(&cluster, &directory, "embedded", &[]);
     let admin = cluster.admin();
@@ -102,12 +102,12 @@ fn comparable(result: &CommandResult) -> CommandResult {
     CommandResult { errors: lines.join("\n"), ..result.clone() }
 }
 
-/// The API group of a session's definitions. kube-apiserver is shared by all tests.
+/// The API group of a session's CRDs. kube-apiserver is shared by all tests.
 fn group(session: &Session<'_>) -> String {
     format!("{}.example.com", session.namespace)
 }
 
-/// A version of a definition: its name, the fields of its schema, and fields beside the schema.
+/// A version of a CRD: its name, the fields of its schema, and fields beside the schema.
 fn version(name: &str, is_storage: bool, properties: &Value, more: &Value) -> Value {
     let mut version = json!({
         "name": name, "served": true, "storage": is_storage,
@@ -117,7 +117,7 @@ fn version(name: &str, is_storage: bool, properties: &Value, more: &Value) -> Va
     version
 }
 
-/// The definition of CronTabs with these versions.
+/// The CRD of CronTabs with these versions.
 fn crontabs(session: &Session<'_>, versions: &[Value]) -> Value {
     let group = group(session);
     json!({
@@ -143,23 +143,23 @@ fn crontab(session: &Session<'_>, version: &str, name: &str, fields: &Value) -> 
     object
 }
 
-/// Applies a definition and waits until discovery and the OpenAPI v3 document of its first served version are of that
-/// definition: kube-apiserver changes them some time after the response.
-fn apply_definition(session: &mut Session<'_>, definition: &Value) {
-    let mut definition = definition.clone();
+/// Applies a CRD and waits until discovery and the OpenAPI v3 document of its first served version are of that
+/// CRD: kube-apiserver changes them some time after the response.
+fn apply_crd(session: &mut Session<'_>, crd: &Value) {
+    let mut crd = crd.clone();
     let marker = format!("Revision {}.", session.recorded());
-    let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+    let versions = crd["spec"]["versions"].as_array_mut().unwrap();
     let mut served = Vec::new();
     for version in versions.iter_mut().filter(|version| version["served"] == true) {
         let name = version["name"].as_str().unwrap().to_owned();
         version["schema"]["openAPIV3Schema"]["title"] = marker.clone().into();
         served.push(name);
     }
-    session.with_input("apply -f -", &definition).ok();
-    let name = definition["metadata"]["name"].as_str().unwrap();
+    session.with_input("apply -f -", &crd).ok();
+    let name = crd["metadata"]["name"].as_str().unwrap();
     session.kubectl(&format!("wait --for=condition=Established customresourcedefinition/{name} --timeout=30s")).ok();
     let group = group(session);
-    eventually("the OpenAPI documents of the definition", || {
+    eventually("the OpenAPI documents of the crd", || {
         for version in &served {
             let found = session.run_unrecorded(&format!("get --raw /openapi/v3/apis/{group}/{version}"));
             if !found.output.contains(&marker) {
@@ -168,8 +168,8 @@ fn apply_definition(session: &mut Session<'_>, definition: &Value) {
         }
         Ok(())
     });
-    let plural = definition["spec"]["names"]["plural"].as_str().unwrap();
-    eventually("discovery of the definition", || {
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap();
+    eventually("discovery of the crd", || {
         // This command also drops what kubectl has cached.
         let found = session.run_unrecorded(&format!("api-resources --api-group={group} -o name"));
         if found.output.contains(plural) { Ok(()) } else { Err(found.output + &found.errors) }

@@ -1,4 +1,4 @@
-//! The storage version of a definition changes while a webhook converts: both versions are served, objects are rewritten,
+//! The storage version of a CRD changes while a webhook converts: both versions are served, objects are rewritten,
 //! the old version is removed (upstream's `conversion_test.go` and the page on versions). What a webhook may answer.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::{apply_definition, compare_sessions, crontab, crontabs, group, version};
+use super::{apply_crd, compare_sessions, crontab, crontabs, group, version};
 use crate::environment::{Kubectl, Session, TestEnvironment, eventually, start_conversion_webhook};
 
 /// Objects converted, by group.
@@ -71,7 +71,7 @@ fn convert(mut object: Value, version: &str) -> Result<Value, &'static str> {
     Ok(object)
 }
 
-/// Starts the webhook; returns the section of the definition that names it.
+/// Starts the webhook; returns the section of the CRD that names it.
 fn start_webhook(session: &Session<'_>) -> Value {
     let authority = &session.environment.cluster.authorities.backend;
     let identity = authority.server(&format!("converter-{}", session.namespace), &["127.0.0.1"]);
@@ -81,7 +81,7 @@ fn start_webhook(session: &Session<'_>) -> Value {
     json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client}})
 }
 
-/// Applies the definition, without its output: it has the address of the webhook.
+/// Applies the CRD, without its output: it has the address of the webhook.
 fn apply(session: &mut Session<'_>, conversion: &Value, storage: &str, names: &[&str]) {
     let versions: Vec<Value> = names
         .iter()
@@ -95,9 +95,9 @@ fn apply(session: &mut Session<'_>, conversion: &Value, storage: &str, names: &[
             name => version(name, storage == name, &json!({"hostPort": {"type": "string"}}), &json!({})),
         })
         .collect();
-    let mut definition = crontabs(session, &versions);
-    definition["spec"]["conversion"] = conversion.clone();
-    apply_definition(session, &definition);
+    let mut crd = crontabs(session, &versions);
+    crd["spec"]["conversion"] = conversion.clone();
+    apply_crd(session, &crd);
 }
 
 fn converted(session: &Session<'_>) -> usize {

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::environment::{Gateway, HttpsEndpoint, Identity, TestEnvironment, call_etcd, eventually, values_in_etcd};
 
 const GROUP: &str = "stored-values.example.com";
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Fields of an object, as text: numbers and strings are written in other words than they were sent in.
 const FIELDS: &str = r#""spec":{"replicas":3,"z":{},"nothing":null,"list":[{"b":1,"a":2},[],{}],"dropped":1},"status":{
     "most":9223372036854775807,"more":9223372036854775808,"huge":12345678901234567890,"float":1.0,"half":0.5,
     "exponent":1e21,"small":0.0000001,"html":"<a&b>\u2028","text":"\u00e9\u0001\u007f\"\\/\ud83d\ude00"}"#;
 
-/// Two definitions, objects created, changed, with finalizers and owners: the same keys, and the same bytes but for
+/// Two CRDs, objects created, changed, with finalizers and owners: the same keys, and the same bytes but for
 /// managedFields, uids and times.
 pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnvironment) {
     let (cluster, directory) = (&environment.cluster, environment.scratch("stored-values"));
@@ -30,7 +30,7 @@ pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnviro
         write_objects(endpoint, admin);
     }
     // Before the store can be read, which one process alone may open.
-    let served = embedded.endpoint.get(Some(admin), &format!("{DEFINITIONS}/noxus.{GROUP}")).unwrap().json();
+    let served = embedded.endpoint.get(Some(admin), &format!("{CRDS}/noxus.{GROUP}")).unwrap().json();
     embedded.process.signal(Signal::TERM);
     embedded.process.wait();
     let etcd = cluster.etcd_url.strip_prefix("http://").unwrap().parse().unwrap();
@@ -44,23 +44,23 @@ pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnviro
     assert_eq!(found, expected);
     assert!(own.values().all(|value| value.ends_with("}\n") && !value.contains("managedFields")));
 
-    // A definition has the same key. kube-apiserver writes it in v1beta1, and reads v1, which is written here.
+    // A CRD has the same key. kube-apiserver writes it in v1beta1, and reads v1, which is written here.
     let key = format!("/registry/apiextensions.k8s.io/customresourcedefinitions/noxus.{GROUP}");
-    let definitions = values_in_etcd(etcd, "/registry/apiextensions.k8s.io/customresourcedefinitions/");
-    assert!(definitions[&key].contains(r#""apiVersion":"apiextensions.k8s.io/v1beta1""#), "{}", definitions[&key]);
+    let crds = values_in_etcd(etcd, "/registry/apiextensions.k8s.io/customresourcedefinitions/");
+    assert!(crds[&key].contains(r#""apiVersion":"apiextensions.k8s.io/v1beta1""#), "{}", crds[&key]);
     assert!(own[&key].starts_with(r#"{"apiVersion":"apiextensions.k8s.io/v1","#), "{}", own[&key]);
     let (id, value) = (BASE64.encode(&key), BASE64.encode(&own[&key]));
     call_etcd(etcd, "kv/put", &json!({"key": id, "value": value})).unwrap();
-    eventually("kube-apiserver to serve the definition that was stored here", || {
-        let mut read = cluster.endpoint.get(Some(admin), &format!("{DEFINITIONS}/noxus.{GROUP}"))?.json();
+    eventually("kube-apiserver to serve the CRD that was stored here", || {
+        let mut read = cluster.endpoint.get(Some(admin), &format!("{CRDS}/noxus.{GROUP}"))?.json();
         let mut expected = served.clone();
         for document in [&mut read, &mut expected] {
             document["metadata"].as_object_mut().unwrap().remove("resourceVersion");
         }
         if read == expected { Ok(()) } else { Err(format!("{read:#}\n{expected:#}")) }
     });
-    // 429 while it reads the objects of the changed definition.
-    eventually("kube-apiserver to list the objects of that definition", || {
+    // 429 while it reads the objects of the changed CRD.
+    eventually("kube-apiserver to list the objects of that CRD", || {
         let objects = cluster.endpoint.get(Some(admin), &format!("/apis/{GROUP}/v1/noxus"))?.json();
         if objects["items"].as_array().map(Vec::len) == Some(3) { Ok(()) } else { Err(objects.to_string()) }
     });
@@ -75,8 +75,8 @@ fn write_objects(endpoint: &HttpsEndpoint, admin: &Identity) {
         assert!(response.status.is_success(), "{method} {path}: {}", response.text());
     };
     for (plural, kind, scope) in [("noxus", "Noxu", "Namespaced"), ("curlets", "Curlet", "Cluster")] {
-        let definition = definition(plural, kind, scope);
-        send("POST", DEFINITIONS, &definition.to_string());
+        let crd = crd(plural, kind, scope);
+        send("POST", CRDS, &crd.to_string());
         eventually("the resource to be served", || {
             let list = endpoint.get(Some(admin), &format!("/apis/{GROUP}/v2/{plural}"))?;
             if list.status == 200 { Ok(()) } else { Err(list.text()) }
@@ -102,7 +102,7 @@ fn write_objects(endpoint: &HttpsEndpoint, admin: &Identity) {
     send("PATCH", &format!("{curlets}/b"), r#"{"status":{"most":0}}"#);
 }
 
-fn definition(plural: &str, kind: &str, scope: &str) -> Value {
+fn crd(plural: &str, kind: &str, scope: &str) -> Value {
     let version = |name: &str| {
         json!({
             "name": name, "served": true, "storage": name == "v1",

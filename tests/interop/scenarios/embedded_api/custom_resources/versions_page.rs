@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{apply_definition, compare_sessions, crontab, crontabs, group, record_table, version};
+use super::{apply_crd, compare_sessions, crontab, crontabs, group, record_table, version};
 use crate::environment::{Kubectl, Session, TestEnvironment, eventually};
 
 pub(in super::super) fn follow_versions_page(environment: &TestEnvironment, kubectl: &Kubectl) {
@@ -15,7 +15,7 @@ pub(in super::super) fn follow_versions_page(environment: &TestEnvironment, kube
             two_versions(session);
             priority(session);
             deprecation(session);
-            webhook_definitions(session);
+            webhook_crds(session);
             storage_version(session);
             removal(session);
         },
@@ -27,12 +27,12 @@ fn fields() -> Value {
     json!({"host": {"type": "string"}, "port": {"type": "string"}})
 }
 
-/// A definition of versions, `storage` being the one that is stored.
-fn definition(session: &Session<'_>, names: &[&str], storage: &str) -> Value {
+/// A CRD of versions, `storage` being the one that is stored.
+fn crd(session: &Session<'_>, names: &[&str], storage: &str) -> Value {
     let version = |name: &&str| version(name, *name == storage, &fields(), &json!({}));
-    let mut definition = crontabs(session, &names.iter().map(version).collect::<Vec<_>>());
-    definition["spec"]["conversion"] = json!({"strategy": "None"});
-    definition
+    let mut crd = crontabs(session, &names.iter().map(version).collect::<Vec<_>>());
+    crd["spec"]["conversion"] = json!({"strategy": "None"});
+    crd
 }
 
 fn local(session: &Session<'_>, version: &str, name: &str) -> Value {
@@ -41,8 +41,8 @@ fn local(session: &Session<'_>, version: &str, name: &str) -> Value {
 
 fn two_versions(session: &mut Session<'_>) {
     let group = group(session);
-    let definition = definition(session, &["v1beta1", "v1"], "v1beta1");
-    apply_definition(session, &definition);
+    let crd = crd(session, &["v1beta1", "v1"], "v1beta1");
+    apply_crd(session, &crd);
     session.kubectl(&format!("api-resources --api-group={group}"));
     session.kubectl(&format!("get --raw /apis/{group}"));
     session.with_input("apply -f -", &local(session, "v1beta1", "old")).ok();
@@ -54,31 +54,31 @@ fn two_versions(session: &mut Session<'_>) {
     }
     session.kubectl(&format!("explain ct --api-version={group}/v1beta1"));
     session.with_input("apply -f -", &local(session, "v2", "absent"));
-    session.with_input("delete -f -", &definition).ok();
+    session.with_input("delete -f -", &crd).ok();
 }
 
 fn priority(session: &mut Session<'_>) {
     let group = group(session);
     let names = ["foo10", "v11alpha2", "v3beta1", "v1", "v12alpha1", "v10beta3", "v2", "foo1", "v11beta2", "v10"];
-    let definition = definition(session, &names, "v2");
-    apply_definition(session, &definition);
+    let crd = crd(session, &names, "v2");
+    apply_crd(session, &crd);
     eventually("all versions", || {
         let found = session.run_unrecorded(&format!("get --raw /apis/{group}"));
         if names.iter().all(|name| found.output.contains(&format!("\"{name}\""))) { Ok(()) } else { Err(found.output) }
     });
     session.kubectl(&format!("get --raw /apis/{group}"));
     session.kubectl(&format!("api-resources --api-group={group}"));
-    session.with_input("delete -f -", &definition).ok();
+    session.with_input("delete -f -", &crd).ok();
 }
 
 fn deprecation(session: &mut Session<'_>) {
     let group = group(session);
     let warning = format!("{group}/v1alpha1 CronTab is deprecated; see http://example.com/v1alpha1-v1");
-    let mut definition = definition(session, &["v1alpha1", "v1beta1", "v1"], "v1");
-    definition["spec"]["versions"][0]["deprecated"] = true.into();
-    definition["spec"]["versions"][0]["deprecationWarning"] = warning.into();
-    definition["spec"]["versions"][1]["deprecated"] = true.into();
-    apply_definition(session, &definition);
+    let mut crd = crd(session, &["v1alpha1", "v1beta1", "v1"], "v1");
+    crd["spec"]["versions"][0]["deprecated"] = true.into();
+    crd["spec"]["versions"][0]["deprecationWarning"] = warning.into();
+    crd["spec"]["versions"][1]["deprecated"] = true.into();
+    apply_crd(session, &crd);
     session.kubectl(&format!("get crd crontabs.{group} -o yaml"));
     for version in ["v1alpha1", "v1beta1", "v1"] {
         session.with_input("apply -f -", &local(session, version, "local")).ok();
@@ -86,11 +86,11 @@ fn deprecation(session: &mut Session<'_>) {
         session.kubectl(&format!("get crontabs.{version}.{group} -o name"));
         session.kubectl(&format!("delete crontabs.{version}.{group} local"));
     }
-    session.with_input("delete -f -", &definition).ok();
+    session.with_input("delete -f -", &crd).ok();
 }
 
-/// Conversion sections of definitions, right and wrong.
-fn webhook_definitions(session: &mut Session<'_>) {
+/// Conversion sections of CRDs, right and wrong.
+fn webhook_crds(session: &mut Session<'_>) {
     let service = json!({"namespace": "default", "name": "example-conversion-webhook-server", "path": "/crdconvert"});
     let bundle = "LS0tLS1CRUdJTi";
     for conversion in [
@@ -107,18 +107,18 @@ fn webhook_definitions(session: &mut Session<'_>) {
         json!({"strategy": "None", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"service": service}}}),
         json!({"strategy": "Other"}),
     ] {
-        let mut definition = definition(session, &["v1beta1", "v1"], "v1");
-        definition["spec"]["conversion"] = conversion;
-        session.with_input("create --dry-run=server -o yaml -f -", &definition);
+        let mut crd = crd(session, &["v1beta1", "v1"], "v1");
+        crd["spec"]["conversion"] = conversion;
+        session.with_input("create --dry-run=server -o yaml -f -", &crd);
     }
 }
 
 /// The series of events of the section on writing and reading versions.
 fn storage_version(session: &mut Session<'_>) {
     let group = group(session);
-    apply_definition(session, &definition(session, &["v1beta1"], "v1beta1"));
+    apply_crd(session, &crd(session, &["v1beta1"], "v1beta1"));
     session.with_input("apply -f -", &local(session, "v1beta1", "first")).ok();
-    apply_definition(session, &definition(session, &["v1beta1", "v1"], "v1"));
+    apply_crd(session, &crd(session, &["v1beta1", "v1"], "v1"));
     session.kubectl(&format!("get crd crontabs.{group} -o jsonpath={{.status.storedVersions}}"));
     for version in ["v1beta1", "v1"] {
         session.kubectl(&format!("get crontabs.{version}.{group} first -o yaml"));
@@ -133,7 +133,7 @@ fn storage_version(session: &mut Session<'_>) {
 
 fn removal(session: &mut Session<'_>) {
     let group = group(session);
-    let only = definition(session, &["v1"], "v1");
+    let only = crd(session, &["v1"], "v1");
     session.with_input("apply -f -", &only).expect_error("storedVersions");
     let patch = |versions: &str| {
         format!(
@@ -145,9 +145,9 @@ fn removal(session: &mut Session<'_>) {
     session.kubectl(&patch(r#"["v1beta1"]"#));
     session.kubectl(&patch(r#"["v1","v7"]"#));
     session.kubectl(&patch(r#"["v1"]"#)).ok();
-    let mut not_served = definition(session, &["v1beta1", "v1"], "v1");
+    let mut not_served = crd(session, &["v1beta1", "v1"], "v1");
     not_served["spec"]["versions"][0]["served"] = false.into();
-    apply_definition(session, &not_served);
+    apply_crd(session, &not_served);
     let path = format!("/apis/{group}/v1beta1/namespaces/{}/crontabs", session.namespace);
     eventually("the version to go", || {
         let found = session.run_unrecorded(&format!("get --raw {path}"));
@@ -155,7 +155,7 @@ fn removal(session: &mut Session<'_>) {
     });
     session.kubectl(&format!("get --raw {path}"));
     session.kubectl(&format!("get crontabs.v1beta1.{group}"));
-    apply_definition(session, &only);
+    apply_crd(session, &only);
     session.kubectl(&format!("get crd crontabs.{group} -o yaml"));
     session.kubectl("get crontabs -o name");
     session.with_input("delete -f -", &only).ok();

@@ -12,7 +12,7 @@ const GROUP_VERSION: &str = "apis/chaosapps.metamagical.io/v1";
 pub(super) fn replaces_pods(environment: &TestEnvironment) {
     let flags = [("--runtime-config", "v1/pods=true")];
     compare_stories(environment, "operator-chaospod", &flags, |fixture, gateway| {
-        fixture.install(&definition());
+        fixture.install(&crd());
         let seen = follow_chaospods(fixture, gateway);
         let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/chaospods.chaosapps.metamagical.io";
         fixture.write("DELETE", name, &json!({}));
@@ -21,8 +21,8 @@ pub(super) fn replaces_pods(environment: &TestEnvironment) {
     });
 }
 
-/// The definition of the types of the example; the module has none.
-fn definition() -> Value {
+/// The CRD of the types of the example; the module has none.
+fn crd() -> Value {
     let time = json!({"type": "string", "format": "date-time"});
     let spec = json!({"type": "object", "required": ["template"], "properties": {
         "template": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}, "nextStop": time,

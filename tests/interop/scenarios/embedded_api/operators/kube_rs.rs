@@ -1,4 +1,4 @@
-//! An operator of kube-rs (`tests/interop/peers/kube-rs/src/bin/kube-rs-operator.rs`): the definition that its derive
+//! An operator of kube-rs (`tests/interop/peers/kube-rs/src/bin/kube-rs-operator.rs`): the CRD that its derive
 //! macro makes, the finalizer helper, owned ConfigMaps, status, scale and Events.
 
 use rustix::process::Signal;
@@ -13,9 +13,9 @@ const GROUP_VERSION: &str = "apis/fleet.example.com/v1";
 
 pub(super) fn scales_fleets(environment: &TestEnvironment) {
     let output = std::process::Command::new(peer("kube-rs-operator")).arg("definition").output().unwrap();
-    let definition: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let crd: Value = serde_json::from_slice(&output.stdout).unwrap();
     compare_stories(environment, "operator-kube-rs", &[], |fixture, gateway| {
-        fixture.install(&definition);
+        fixture.install(&crd);
         follow_fleets(fixture, gateway)
     });
 }
@@ -110,7 +110,7 @@ fn follow_fleets(fixture: &OperatorFixture<'_>, gateway: Option<&mut Gateway>) -
     let _operator = start_operator(fixture);
     fixture.wait_until_gone(&format!("{path}/blue"));
     assert_eq!(ships_of(fixture, "blue"), [Value::Null; 0]);
-    // With the definition all fleets go, each by its finalizer.
+    // With the CRD all fleets go, each by its finalizer.
     let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fleets.fleet.example.com";
     fixture.write("DELETE", name, &json!({}));
     fixture.wait_until_gone(name);

@@ -61,11 +61,11 @@ impl OperatorFixture<'_> {
     }
 
     /// Creates a CustomResourceDefinition and waits until it is established.
-    fn install(&self, definition: &Value) {
-        const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        self.write("POST", DEFINITIONS, definition);
-        let name = definition["metadata"]["name"].as_str().unwrap();
-        self.wait_for("an established definition", &format!("{DEFINITIONS}/{name}"), |found| {
+    fn install(&self, crd: &Value) {
+        const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        self.write("POST", CRDS, crd);
+        let name = crd["metadata"]["name"].as_str().unwrap();
+        self.wait_for("an established CRD", &format!("{CRDS}/{name}"), |found| {
             condition(found, "Established")["status"] == "True"
         });
     }
@@ -128,7 +128,7 @@ fn create_while_killed<T: Send>(gateway: &mut Gateway, create: impl Fn(usize) ->
     })
 }
 
-/// Asserts that a server that starts refuses connections, and never answers as if it had no definitions or no rights.
+/// Asserts that a server that starts refuses connections, and never answers as if it had no CRDs or no rights.
 fn assert_no_wrong_answers(log: &str) {
     let wrong = ["could not find the requested resource", "no matches for kind", "forbidden", "nauthorized"];
     let is_wrong = |line: &&str| wrong.iter().any(|text| line.contains(text));

@@ -13,7 +13,7 @@ const GROUP_VERSION: &str = "apis/samplecontroller.k8s.io/v1alpha1";
 pub(super) fn deploys_foos(environment: &TestEnvironment) {
     let flags = [("--runtime-config", "apps/v1/deployments=true")];
     compare_stories(environment, "operator-sample-controller", &flags, |fixture, gateway| {
-        fixture.install(&definition());
+        fixture.install(&crd());
         let seen = follow_foos(fixture, gateway);
         let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/foos.samplecontroller.k8s.io";
         fixture.write("DELETE", name, &json!({}));
@@ -23,7 +23,7 @@ pub(super) fn deploys_foos(environment: &TestEnvironment) {
 }
 
 /// `artifacts/examples/crd-status-subresource.yaml` of the module.
-fn definition() -> Value {
+fn crd() -> Value {
     let spec = json!({"type": "object", "properties": {
         "deploymentName": {"type": "string"}, "replicas": {"type": "integer", "minimum": 1, "maximum": 10},
     }});

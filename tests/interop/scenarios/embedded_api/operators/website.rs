@@ -24,9 +24,9 @@ fn run(environment: &TestEnvironment, storage: &str) {
     let name = format!("operator-{storage}");
     // The same port in both stories, since messages have it.
     let webhook = Webhook { port: free_port(), directory: environment.scratch(&format!("{name}-webhook")) };
-    let definition = definition(storage, webhook.port, &write_webhook_certificate(environment, &webhook.directory));
+    let crd = crd(storage, webhook.port, &write_webhook_certificate(environment, &webhook.directory));
     compare_stories(environment, &name, &[], |fixture, gateway| {
-        fixture.install(&definition);
+        fixture.install(&crd);
         let result = follow_websites(fixture, storage, &webhook, gateway);
         let name = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/websites.{GROUP}");
         fixture.write("DELETE", &name, &json!({}));
@@ -42,7 +42,7 @@ struct Webhook {
     directory: PathBuf,
 }
 
-fn definition(storage: &str, port: u16, authority: &str) -> Value {
+fn crd(storage: &str, port: u16, authority: &str) -> Value {
     let text = json!({"type": "string"});
     let condition = json!({
         "type": "object", "required": ["type", "status", "reason", "message", "lastTransitionTime"],

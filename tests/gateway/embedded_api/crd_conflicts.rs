@@ -7,10 +7,10 @@ use crate::support::client::{Client, request};
 use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-fn definition(group: &str, plural: &str, kind: &str, short: &[&str]) -> Value {
+fn crd(group: &str, plural: &str, kind: &str, short: &[&str]) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{group}"), "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
@@ -34,8 +34,8 @@ async fn delete(client: &Client, path: &str) {
 /// Waits until a condition has a status and reason; returns its message.
 async fn condition(client: &Client, name: &str, condition: &str, status: &str, reason: &str) -> String {
     eventually(&format!("{name} to be {condition}={status} by {reason}"), async || {
-        let definition = client.get(&format!("{DEFINITIONS}/{name}")).await.json();
-        let conditions = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let crd = client.get(&format!("{CRDS}/{name}")).await.json();
+        let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let found = conditions.into_iter().find(|one| one["type"] == condition)?;
         let is_wanted = found["status"] == status && found["reason"] == reason;
         is_wanted.then(|| found["message"].as_str().unwrap().to_owned())
@@ -44,14 +44,14 @@ async fn condition(client: &Client, name: &str, condition: &str, status: &str, r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definitions_that_want_the_same_names_get_them_one_after_the_other() {
+async fn crds_that_want_the_same_names_get_them_one_after_the_other() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let group = "fight.example.com";
-    create(&client, DEFINITIONS, &definition(group, "foos", "Foo", &["f"])).await;
+    create(&client, CRDS, &crd(group, "foos", "Foo", &["f"])).await;
     condition(&client, "foos.fight.example.com", "Established", "True", "InitialNamesAccepted").await;
     // Another kind with the kind and the short name of the first.
-    create(&client, DEFINITIONS, &definition(group, "bars", "Foo", &["f"])).await;
+    create(&client, CRDS, &crd(group, "bars", "Foo", &["f"])).await;
     let name = "bars.fight.example.com";
     let message = condition(&client, name, "NamesAccepted", "False", "ListKindConflict").await;
     assert_eq!(message, r#""FooList" is already in use"#);
@@ -60,37 +60,36 @@ async fn definitions_that_want_the_same_names_get_them_one_after_the_other() {
     let bars = format!("/apis/{group}/v1/namespaces/default/bars");
     assert_eq!(client.get(&bars).await.status, 404);
     // One whose plural name is the singular name of another; names of other groups are free.
-    create(&client, DEFINITIONS, &definition(group, "foo", "Other", &[])).await;
+    create(&client, CRDS, &crd(group, "foo", "Other", &[])).await;
     let message = condition(&client, "foo.fight.example.com", "NamesAccepted", "False", "PluralConflict").await;
     assert_eq!(message, r#""foo" is already in use"#);
-    create(&client, DEFINITIONS, &definition("peace.example.com", "foos", "Foo", &["f"])).await;
+    create(&client, CRDS, &crd("peace.example.com", "foos", "Foo", &["f"])).await;
     condition(&client, "foos.peace.example.com", "Established", "True", "InitialNamesAccepted").await;
 
     // The first one goes: the second gets its names, also the singular one, then the third.
-    delete(&client, &format!("{DEFINITIONS}/foos.fight.example.com")).await;
+    delete(&client, &format!("{CRDS}/foos.fight.example.com")).await;
     condition(&client, name, "NamesAccepted", "True", "NoConflicts").await;
     condition(&client, name, "Established", "True", "InitialNamesAccepted").await;
     condition(&client, "foo.fight.example.com", "NamesAccepted", "False", "PluralConflict").await;
     eventually("the second to be served", async || (client.get(&bars).await.status == 200).then_some(())).await;
     let object = json!({"apiVersion": "fight.example.com/v1", "kind": "Foo", "metadata": {"name": "a"}});
     create(&client, &bars, &object).await;
-    delete(&client, &format!("{DEFINITIONS}/{name}")).await;
+    delete(&client, &format!("{CRDS}/{name}")).await;
     condition(&client, "foo.fight.example.com", "Established", "True", "InitialNamesAccepted").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_in_builtin_group_takes_nothing_from_it() {
+async fn crd_in_builtin_group_takes_nothing_from_it() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let refused =
-        send_json(&client, Method::POST, DEFINITIONS, &definition("apps", "deployments", "Deployment", &[])).await;
+    let refused = send_json(&client, Method::POST, CRDS, &crd("apps", "deployments", "Deployment", &[])).await;
     assert_eq!(refused.status, 422);
     assert!(refused.text().contains("should be a domain with at least one dot"), "{}", refused.text());
 
     let lease = json!({"metadata": {"name": "a"}, "spec": {"holderIdentity": "me"}});
     create(&client, LEASES, &lease).await;
     create(&client, CONFIG_MAPS, &json!({"metadata": {"name": "a"}})).await;
-    create(&client, DEFINITIONS, &definition("example.com", "others", "Other", &[])).await;
+    create(&client, CRDS, &crd("example.com", "others", "Other", &[])).await;
     let names = [
         ("coordination.k8s.io", "leases", "Lease"),
         ("coordination.k8s.io", "locks", "Lock"),
@@ -98,7 +97,7 @@ async fn definition_in_builtin_group_takes_nothing_from_it() {
         ("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition"),
     ];
     for (group, plural, kind) in names {
-        create(&client, DEFINITIONS, &definition(group, plural, kind, &[])).await;
+        create(&client, CRDS, &crd(group, plural, kind, &[])).await;
         condition(&client, &format!("{plural}.{group}"), "Established", "True", "InitialNamesAccepted").await;
     }
     assert_eq!(client.get("/apis/coordination.k8s.io/v1/namespaces/default/locks").await.status, 404);
@@ -110,13 +109,12 @@ async fn definition_in_builtin_group_takes_nothing_from_it() {
     let services = client.get("/apis/apiregistration.k8s.io/v1/apiservices").await.json();
 
     for (group, plural, _) in names {
-        let path = format!("{DEFINITIONS}/{plural}.{group}");
+        let path = format!("{CRDS}/{plural}.{group}");
         delete(&client, &path).await;
-        eventually("the definition to be removed", async || (client.get(&path).await.status == 404).then_some(()))
-            .await;
+        eventually("the CRD to be removed", async || (client.get(&path).await.status == 404).then_some(())).await;
     }
     assert_eq!(client.get(&format!("{LEASES}/a")).await.json()["spec"]["holderIdentity"], "me");
-    assert_eq!(client.get(&format!("{DEFINITIONS}/others.example.com")).await.status, 200);
+    assert_eq!(client.get(&format!("{CRDS}/others.example.com")).await.status, 200);
     let remaining = client.get("/apis/apiregistration.k8s.io/v1/apiservices").await.json();
     let count = |list: &Value| list["items"].as_array().unwrap().len();
     assert_eq!(count(&remaining), count(&services));

@@ -7,9 +7,9 @@ use crate::support::client::{admin_request, get, metric_value};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::{eventually, run_narthex};
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-fn definition(schema: &Value) -> Value {
+fn crd(schema: &Value) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -38,29 +38,29 @@ fn causes(status: &Value) -> Vec<(&str, &str)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_rules_refused_without_flag() {
+async fn crd_with_rules_refused_without_flag() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &definition(&schema_with_rule())).await;
+    let refused = send_json(&client, Method::POST, CRDS, &crd(&schema_with_rule())).await;
     assert_eq!(refused.status, 422, "{}", refused.text());
     let path = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]";
     let why = "Forbidden: validation rules are not enforced by this server; the flag --allow-unenforced-rules makes it \
-               accept the definition, and ignore them";
+               accept the CRD, and ignore them";
     assert_eq!(causes(&refused.json()), [(path, why)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_that_is_wrong_refused_with_all_causes() {
+async fn crd_that_is_wrong_refused_with_all_causes() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let mut wrong = definition(&json!({"type": "object", "properties": {
+    let mut wrong = crd(&json!({"type": "object", "properties": {
         "a": {"type": "string", "pattern": "(", "default": 5},
         "b": {"properties": {}},
     }}));
     wrong["metadata"]["name"] = json!("bars.example.com");
     wrong["spec"]["scope"] = json!("Global");
     wrong["spec"]["versions"][0]["additionalPrinterColumns"] = json!([{"name": "A", "type": "text", "jsonPath": "a"}]);
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &wrong).await;
+    let refused = send_json(&client, Method::POST, CRDS, &wrong).await;
     assert_eq!(refused.status, 422, "{}", refused.text());
     let status = refused.json();
     assert_eq!(
@@ -92,13 +92,13 @@ async fn definition_that_is_wrong_refused_with_all_causes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_keeps_scope_and_kind_once_established() {
+async fn crd_keeps_scope_and_kind_once_established() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let path = format!("{DEFINITIONS}/foos.example.com");
-    let created = send_json(&client, Method::POST, DEFINITIONS, &definition(&json!({"type": "object"}))).await;
+    let path = format!("{CRDS}/foos.example.com");
+    let created = send_json(&client, Method::POST, CRDS, &crd(&json!({"type": "object"}))).await;
     assert_eq!(created.status, 201, "{}", created.text());
-    let mut stored = eventually("the definition to be established", async || {
+    let mut stored = eventually("the CRD to be established", async || {
         let object = client.get(&path).await.json();
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True").then_some(object)
@@ -118,19 +118,19 @@ async fn definition_keeps_scope_and_kind_once_established() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_without_approval_refused_in_group_of_the_community() {
+async fn crd_without_approval_refused_in_group_of_the_community() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
-    let mut protected = definition(&json!({"type": "object"}));
+    let mut protected = crd(&json!({"type": "object"}));
     protected["metadata"]["name"] = json!("foos.example.k8s.io");
     protected["spec"]["group"] = json!("example.k8s.io");
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &protected).await;
+    let refused = send_json(&client, Method::POST, CRDS, &protected).await;
     assert_eq!(refused.status, 422, "{}", refused.text());
     assert_eq!(causes(&refused.json())[0].0, "metadata.annotations[api-approved.kubernetes.io]");
     protected["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a test"});
-    assert_eq!(send_json(&client, Method::POST, DEFINITIONS, &protected).await.status, 201);
+    assert_eq!(send_json(&client, Method::POST, CRDS, &protected).await.status, 201);
     eventually("the condition about the approval", async || {
-        let object = client.get(&format!("{DEFINITIONS}/foos.example.k8s.io")).await.json();
+        let object = client.get(&format!("{CRDS}/foos.example.k8s.io")).await.json();
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let found = conditions.iter().find(|one| one["type"] == "KubernetesAPIApprovalPolicyConformant")?;
         assert_eq!((&found["status"], &found["reason"]), (&json!("False"), &json!("UnapprovedAnnotation")));
@@ -140,16 +140,16 @@ async fn definition_without_approval_refused_in_group_of_the_community() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_rules_accepted_with_flag_and_warning() {
+async fn crd_with_rules_accepted_with_flag_and_warning() {
     let api = EmbeddedApiFixture::start(&["--allow-unenforced-rules"]);
     let client = api.http2().await;
-    let created = send_json(&client, Method::POST, DEFINITIONS, &definition(&schema_with_rule())).await;
+    let created = send_json(&client, Method::POST, CRDS, &crd(&schema_with_rule())).await;
     assert_eq!(created.status, 201, "{}", created.text());
     let warnings: Vec<_> = created.headers.get_all("warning").iter().collect();
     let warning = "299 - \"spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]: the rule is not \
                    enforced\"";
     assert_eq!(warnings, [warning]);
-    let unenforced = eventually("the status to name the definition", async || {
+    let unenforced = eventually("the status to name the CRD", async || {
         let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();
         Some(report["storage"]["unenforcedCrds"].clone()).filter(|names| *names != json!([]))
     });

@@ -15,9 +15,9 @@ const MINUTES: &str = "NARTHEX_TEST_CHURN_MINUTES";
 /// Rounds of the short form.
 const ROUNDS: usize = 8;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-fn definition(round: usize) -> Value {
+fn crd(round: usize) -> Value {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "size": {"type": "integer", "default": round}, "text": {"type": "string", "pattern": "^[a-z]*$"}}}}});
     let version = |name: &str, is_stored: bool| {
@@ -36,13 +36,13 @@ fn definition(round: usize) -> Value {
     })
 }
 
-/// A definition comes, is used in all ways, changes, and goes.
+/// A CRD comes, is used in all ways, changes, and goes.
 async fn run_round(client: &Client, round: usize) {
-    let definition = definition(round);
-    let own = format!("{DEFINITIONS}/{}", definition["metadata"]["name"].as_str().unwrap());
+    let crd = crd(round);
+    let own = format!("{CRDS}/{}", crd["metadata"]["name"].as_str().unwrap());
     let group = format!("churn{round}.example.com");
     let objects = |version: &str| format!("/apis/{group}/{version}/namespaces/default/things{round}");
-    let created = send_json(client, Method::POST, DEFINITIONS, &definition).await;
+    let created = send_json(client, Method::POST, CRDS, &crd).await;
     assert_eq!(created.status, 201, "{}", created.text());
     eventually("objects to be served", async || {
         let found = client.get(&objects("v2")).await.status == 200;
@@ -70,11 +70,11 @@ async fn run_round(client: &Client, round: usize) {
     assert_eq!(changed.status, 200, "{}", changed.text());
     let deleted = client.send_and_read(request(Method::DELETE, &own, &[], "")).await;
     assert_eq!(deleted.status, 200, "{}", deleted.text());
-    // It ends: with the change, or with the definition.
+    // It ends: with the change, or with the CRD.
     while let Some(chunk) = next_chunk(&mut watch).await {
         chunk.unwrap();
     }
-    eventually("the definition to be gone", async || {
+    eventually("the CRD to be gone", async || {
         let is_gone = client.get(&own).await.status == 404 && client.get(&objects("v1")).await.status == 404;
         (is_gone && client.get(&format!("/apis/{group}")).await.status == 404).then_some(())
     })
@@ -82,7 +82,7 @@ async fn run_round(client: &Client, round: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definitions_come_and_go_without_a_trace() {
+async fn crds_come_and_go_without_a_trace() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let services = async || {
@@ -95,7 +95,7 @@ async fn definitions_come_and_go_without_a_trace() {
         for round in 0..ROUNDS {
             run_round(&client, round).await;
         }
-        assert_eq!(client.get(DEFINITIONS).await.json()["items"], json!([]));
+        assert_eq!(client.get(CRDS).await.json()["items"], json!([]));
         return eventually("the APIServices to be gone", async || (services().await == before).then_some(())).await;
     };
     let (began, whole) = (Instant::now(), Duration::from_secs_f64(minutes * 60.0));
@@ -107,7 +107,7 @@ async fn definitions_come_and_go_without_a_trace() {
             round += 1;
         }
         resident.push(api.gateway.resident_kilobytes());
-        println!("after {round} definitions: {} MiB resident", resident[resident.len() - 1] >> 10);
+        println!("after {round} CRDs: {} MiB resident", resident[resident.len() - 1] >> 10);
     }
     // The history of changes is kept for five minutes, so that the first half may grow.
     let (middle, end) = (resident[2], resident[4]);

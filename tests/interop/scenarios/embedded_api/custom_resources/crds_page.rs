@@ -4,14 +4,13 @@
 use serde_json::{Value, json};
 
 use super::{
-    apply_definition, compare_sessions, crontab, crontabs, extend, group, record_table, run_unrecorded_with_input,
-    version,
+    apply_crd, compare_sessions, crontab, crontabs, extend, group, record_table, run_unrecorded_with_input, version,
 };
 use crate::environment::{Kubectl, Session, TestEnvironment, eventually};
 
 const NAME: &str = "my-new-cron-object";
 
-pub(in super::super) fn follow_definitions_page(environment: &TestEnvironment, kubectl: &Kubectl) {
+pub(in super::super) fn follow_crds_page(environment: &TestEnvironment, kubectl: &Kubectl) {
     compare_sessions(
         environment,
         kubectl,
@@ -33,8 +32,8 @@ pub(in super::super) fn follow_definitions_page(environment: &TestEnvironment, k
     );
 }
 
-/// The definition of the page with the schema of `spec`, and fields beside the schema.
-fn definition(session: &Session<'_>, spec: &Value, more: &Value) -> Value {
+/// The CRD of the page with the schema of `spec`, and fields beside the schema.
+fn crd(session: &Session<'_>, spec: &Value, more: &Value) -> Value {
     let spec = json!({"spec": {"type": "object", "properties": spec}});
     crontabs(session, &[version("v1", true, &spec, more)])
 }
@@ -52,10 +51,10 @@ fn object(session: &Session<'_>, more: &Value) -> Value {
 }
 
 fn create_and_delete(session: &mut Session<'_>) {
-    let definition = definition(session, &plain(), &json!({}));
-    session.with_input("create --dry-run=server -o yaml -f -", &definition);
-    apply_definition(session, &definition);
-    session.with_input("diff -f -", &definition);
+    let crd = crd(session, &plain(), &json!({}));
+    session.with_input("create --dry-run=server -o yaml -f -", &crd);
+    apply_crd(session, &crd);
+    session.with_input("diff -f -", &crd);
     let group = group(session);
     for command in ["get crd", "get customresourcedefinition", "describe crd"] {
         record_table(session, &format!("{command} crontabs.{group}"));
@@ -72,7 +71,7 @@ fn create_and_delete(session: &mut Session<'_>) {
     }
     session.kubectl("get ct -o yaml");
     session.kubectl(&format!("describe crontab {NAME}"));
-    session.with_input("delete -f -", &definition).ok();
+    session.with_input("delete -f -", &crd).ok();
     let path = format!("/apis/{group}/v1/namespaces/{}/crontabs", session.namespace);
     eventually("the path to go", || {
         let found = session.run_unrecorded(&format!("get --raw {path}"));
@@ -80,8 +79,8 @@ fn create_and_delete(session: &mut Session<'_>) {
     });
     session.kubectl("get crontabs");
     session.kubectl(&format!("get --raw {path}"));
-    // The definition created again starts empty.
-    apply_definition(session, &definition);
+    // The CRD created again starts empty.
+    apply_crd(session, &crd);
     session.kubectl("get crontabs");
 }
 
@@ -115,9 +114,9 @@ fn structural_schemas(session: &mut Session<'_>) {
         json!({"type": "object", "properties": {"a": {"type": "string", "$ref": "#/x"}}, "definitions": {"a": {}}}),
         json!({"type": "object", "id": "x", "patternProperties": {"a": {"type": "string"}}, "dependencies": {"a": ["b"]}}),
     ] {
-        let mut definition = crontabs(session, &[version("v1", true, &json!({}), &json!({}))]);
-        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema;
-        session.with_input("apply --dry-run=server -f -", &definition);
+        let mut crd = crontabs(session, &[version("v1", true, &json!({}), &json!({}))]);
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema;
+        session.with_input("apply --dry-run=server -f -", &crd);
     }
 }
 
@@ -146,8 +145,8 @@ fn pruning(session: &mut Session<'_>) {
                 "allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"pattern": "^[0-9]+%?$"}]},
         }),
     );
-    let definition = definition(session, &fields, &json!({}));
-    apply_definition(session, &definition);
+    let crd = crd(session, &fields, &json!({}));
+    apply_crd(session, &crd);
     let nested = json!({"spec": {"foo": "abc", "bar": "def", "something": "x"}, "status": {"something": "x"}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}}, "spec": {}});
     for fields in [
@@ -191,8 +190,8 @@ fn validation(session: &mut Session<'_>) {
         "image": {"type": "string"},
         "replicas": {"type": "integer", "minimum": 1, "maximum": 10},
     });
-    let definition = definition(session, &fields, &json!({}));
-    apply_definition(session, &definition);
+    let crd = crd(session, &fields, &json!({}));
+    apply_crd(session, &crd);
     for fields in [
         json!({"cronSpec": "* * * *", "replicas": 15}),
         json!({"cronSpec": 5, "image": null, "replicas": "1"}),
@@ -210,10 +209,10 @@ fn validation(session: &mut Session<'_>) {
 
 /// The embedded API server refuses rules and names the flag that accepts them unenforced.
 fn validation_rules(session: &Session<'_>) {
-    let mut definition = definition(session, &plain(), &json!({}));
-    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
+    let mut crd = crd(session, &plain(), &json!({}));
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
         json!([{"rule": "self.replicas <= 10", "message": "too many"}]);
-    let refused = run_unrecorded_with_input(session, "apply -f -", &definition);
+    let refused = run_unrecorded_with_input(session, "apply -f -", &crd);
     refused.expect_error("validation rules are not enforced by this server; the flag --allow-unenforced-rules");
     refused.expect_error("x-kubernetes-validations");
 }
@@ -223,8 +222,8 @@ fn ratcheting(session: &mut Session<'_>) {
         "cronSpec": {"type": "string", "maxLength": 3}, "image": {"type": "string"},
         "replicas": {"type": "integer", "maximum": 3},
     });
-    let definition = definition(session, &fields, &json!({}));
-    apply_definition(session, &definition);
+    let crd = crd(session, &fields, &json!({}));
+    apply_crd(session, &crd);
     for change in [r#"{"spec":{"image":"new"}}"#, r#"{"spec":{"replicas":6}}"#, r#"{"spec":{"replicas":2}}"#] {
         session.kubectl(&format!("patch ct {NAME} --type=merge -p {change} -o yaml"));
     }
@@ -238,8 +237,8 @@ fn defaulting(session: &mut Session<'_>) {
         "image": {"type": "string"},
         "replicas": {"type": "integer", "minimum": 1, "maximum": 10, "default": 1},
     });
-    let with_defaults = definition(session, &fields, &json!({}));
-    apply_definition(session, &with_defaults);
+    let with_defaults = crd(session, &fields, &json!({}));
+    apply_crd(session, &with_defaults);
     let object = crontab(session, "v1", NAME, &json!({"spec": {"image": "my-awesome-cron-image"}}));
     session.with_input("apply -f -", &object).ok();
     session.kubectl("get crontabs -o yaml");
@@ -250,15 +249,15 @@ fn defaulting(session: &mut Session<'_>) {
         "bar": {"type": "string", "nullable": true},
         "baz": {"type": "string"},
     });
-    let nullable = definition(session, &fields, &json!({}));
-    apply_definition(session, &nullable);
+    let nullable = crd(session, &fields, &json!({}));
+    apply_crd(session, &nullable);
     let nulls = crontab(session, "v1", NAME, &json!({"spec": {"foo": null, "bar": null, "baz": null}}));
     session.with_input("create -o yaml -f -", &nulls).ok();
     session.kubectl(&format!("delete ct {NAME}")).ok();
     let mut invalid = fields;
     invalid["foo"]["default"] = json!(7);
-    let definition = definition(session, &invalid, &json!({}));
-    session.with_input("apply -f -", &definition).expect_error("default");
+    let crd = crd(session, &invalid, &json!({}));
+    session.with_input("apply -f -", &crd).expect_error("default");
 }
 
 fn printer_columns(session: &mut Session<'_>) {
@@ -270,8 +269,8 @@ fn printer_columns(session: &mut Session<'_>) {
         {"name": "Image", "type": "string", "priority": 1, "jsonPath": ".spec.image"},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]});
-    let definition = definition(session, &plain(), &columns);
-    apply_definition(session, &definition);
+    let crd = crd(session, &plain(), &columns);
+    apply_crd(session, &crd);
     session.with_input("apply -f -", &object(session, &json!({"replicas": 1}))).ok();
     for output in ["", " -o wide", " --no-headers", " --show-labels", " --show-kind", " --sort-by=.spec.replicas"] {
         record_table(session, &format!("get crontab{output}"));
@@ -293,7 +292,7 @@ fn field_selectors(session: &mut Session<'_>) {
     let mut shirts = crontabs(session, &[version("v1", true, &fields, &more)]);
     shirts["metadata"]["name"] = format!("shirts.{group}").into();
     shirts["spec"]["names"] = json!({"plural": "shirts", "singular": "shirt", "kind": "Shirt"});
-    apply_definition(session, &shirts);
+    apply_crd(session, &shirts);
     for (name, color, size) in [("example1", "blue", "S"), ("example2", "blue", "M"), ("example3", "green", "M")] {
         let shirt = json!({"apiVersion": format!("{group}/v1"), "kind": "Shirt", "metadata": {"name": name},
             "spec": {"color": color, "size": size}});
@@ -323,8 +322,8 @@ fn subresources(session: &mut Session<'_>) {
     let fields = json!({"spec": spec, "status": status});
     let more = json!({"subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
         "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.labelSelector"}}});
-    let definition = crontabs(session, &[version("v1", true, &fields, &more)]);
-    apply_definition(session, &definition);
+    let crd = crontabs(session, &[version("v1", true, &fields, &more)]);
+    apply_crd(session, &crd);
     session.with_input("apply -f -", &object(session, &json!({"replicas": 3}))).ok();
     session.kubectl(&format!("scale --replicas=5 crontabs/{NAME}")).ok();
     session.kubectl(&format!("get crontabs {NAME} -o jsonpath={{.spec.replicas}}"));
@@ -342,9 +341,9 @@ fn subresources(session: &mut Session<'_>) {
 }
 
 fn categories(session: &mut Session<'_>) {
-    let mut definition = definition(session, &plain(), &json!({}));
-    definition["spec"]["names"]["categories"] = json!(["all"]);
-    apply_definition(session, &definition);
+    let mut crd = crd(session, &plain(), &json!({}));
+    crd["spec"]["names"]["categories"] = json!(["all"]);
+    apply_crd(session, &crd);
     let group = group(session);
     eventually("the category in discovery", || {
         let found = session.run_unrecorded(&format!("api-resources --api-group={group} --categories=all -o name"));
@@ -352,5 +351,5 @@ fn categories(session: &mut Session<'_>) {
     });
     session.with_input("apply -f -", &object(session, &json!({}))).ok();
     record_table(session, "get all");
-    session.with_input("delete -f -", &definition).ok();
+    session.with_input("delete -f -", &crd).ok();
 }

@@ -8,8 +8,8 @@ use crate::support::client::{Client, get, metric_value, next_chunk, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/lamps.changes.example.com";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/lamps.changes.example.com";
 
 fn lamps(version: &str) -> String {
     format!("/apis/changes.example.com/{version}/namespaces/default/lamps")
@@ -25,13 +25,13 @@ fn versions(v1: &Value, v2: &Value) -> Value {
 }
 
 async fn establish(client: &Client, versions: &Value) {
-    let definition = json!({
+    let crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "lamps.changes.example.com"},
         "spec": {"group": "changes.example.com", "scope": "Namespaced", "versions": versions,
             "names": {"plural": "lamps", "kind": "Lamp"}},
     });
-    assert_eq!(send_json(client, Method::POST, DEFINITIONS, &definition).await.status, 201);
+    assert_eq!(send_json(client, Method::POST, CRDS, &crd).await.status, 201);
     eventually("objects to be served", async || (client.get(&lamps("v2")).await.status == 200).then_some(())).await;
 }
 
@@ -62,7 +62,7 @@ fn thrice(spec: &Value) -> [Value; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_change_shows_in_objects_that_were_read_before() {
+async fn crd_change_shows_in_objects_that_were_read_before() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let text = json!({"type": "string"});
@@ -84,9 +84,9 @@ async fn definition_change_shows_in_objects_that_were_read_before() {
         let mut watch = client.send(get(&format!("{}?watch=1", lamps("v1")), &[])).await.unwrap().into_body();
         let body = json!({"spec": {"versions": versions(v1, v2)}}).to_string();
         let headers = [("content-type", "application/merge-patch+json")];
-        let changed = client.send_and_read(request(Method::PATCH, DEFINITION, &headers, &body)).await;
+        let changed = client.send_and_read(request(Method::PATCH, CRD, &headers, &body)).await;
         assert_eq!(changed.status, 200, "{}", changed.text());
-        // A watch by the old definition ends when the new one counts.
+        // A watch by the old CRD ends when the new one counts.
         while next_chunk(&mut watch).await.is_some() {}
         for _ in 0..2 {
             assert_eq!(specs(&client, "v1").await, thrice(&expected[0]));
@@ -112,7 +112,7 @@ async fn custom_list_has_the_keys_of_a_kube_apiserver_in_their_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_of_custom_resources_come_and_go_with_their_definition() {
+async fn metrics_of_custom_resources_come_and_go_with_their_crd() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let objects = "apiserver_resource_objects{group=\"changes.example.com\",resource=\"lamps\"}";
@@ -121,7 +121,7 @@ async fn metrics_of_custom_resources_come_and_go_with_their_definition() {
     create(&client, "a").await;
     create(&client, "b").await;
     wait_for_metric(&api.gateway, objects, 2.0).await;
-    assert_eq!(client.send_and_read(request(Method::DELETE, DEFINITION, &[], "")).await.status, 200);
+    assert_eq!(client.send_and_read(request(Method::DELETE, CRD, &[], "")).await.status, 200);
     eventually("the metric to be gone", async || metric_value(&api.gateway, objects).await.is_none().then_some(()))
         .await;
 }

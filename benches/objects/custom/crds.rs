@@ -6,13 +6,13 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::BenchedServer;
-use super::resource::{BenchResource, DEFINITIONS, JSON, MERGE_PATCH};
+use super::resource::{BenchResource, CRDS, JSON, MERGE_PATCH};
 use crate::client::{ApiClient, ObjectRequest, send_all};
 use crate::{Results, memory};
 
 /// Definitions of one group.
 const PER_GROUP: u64 = 10;
-/// How long the server may work on a change of one definition.
+/// How long the server may work on a change of one CRD.
 const CHANGE_TIME: Duration = Duration::from_secs(5);
 /// Interval of requests for OpenAPI v2: it is a large document.
 const POLL_INTERVAL_V2: Duration = Duration::from_millis(200);
@@ -21,12 +21,12 @@ pub(super) fn resource(number: u64) -> BenchResource {
     BenchResource::new(&format!("group{}.bench.dev", number / PER_GROUP), number)
 }
 
-/// Installs the definitions of these numbers, and waits until the last is served.
+/// Installs the CRDs of these numbers, and waits until the last is served.
 pub(crate) async fn install(client: &ApiClient, numbers: std::ops::Range<u64>) {
     let (first, count, last) = (numbers.start, numbers.end - numbers.start, numbers.end.saturating_sub(1));
     send_all(client, count, 4, move |number| {
-        let body = resource(first + number).definition(None).to_string();
-        ObjectRequest::new(Method::POST, DEFINITIONS).body(JSON, body)
+        let body = resource(first + number).crd(None).to_string();
+        ObjectRequest::new(Method::POST, CRDS).body(JSON, body)
     })
     .await;
     wait_for(client, &resource(last).collection("v2", "bench"), |_| true).await;
@@ -40,7 +40,7 @@ pub(super) async fn measure(on: &BenchedServer<'_>, sizes: &[u64], results: &mut
         install(&on.client, installed..size).await;
         let seconds = began.elapsed().as_secs_f64();
         let unused = on.settled_memory().await;
-        let name = format!("{size} definitions");
+        let name = format!("{size} CRDs");
         let new = (size - installed) as f64;
         results.add(on.kind, &format!("{name}: CPU per new one, until it is quiet"), "ms", (on.cpu() - before) / new);
         results.add(on.kind, &format!("{name}: time per new one, 4 at once"), "ms", seconds * 1000.0 / new);
@@ -69,15 +69,15 @@ async fn use_all(on: &BenchedServer<'_>, count: u64) {
     }
 }
 
-/// The time until a new definition is established, in discovery, in OpenAPI, and has an object.
+/// The time until a new CRD is established, in discovery, in OpenAPI, and has an object.
 async fn measure_new(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
     let new = BenchResource::new(&format!("new{size}.bench.dev"), 0);
-    let (definition, root) = (new.definition(None).to_string(), format!("/apis/{}/v2", new.group));
+    let (crd, root) = (new.crd(None).to_string(), format!("/apis/{}/v2", new.group));
     let began = Instant::now();
-    on.client.clone().send(&ObjectRequest::new(Method::POST, DEFINITIONS).body(JSON, definition)).await;
+    on.client.clone().send(&ObjectRequest::new(Method::POST, CRDS).body(JSON, crd)).await;
     let elapsed = |began: Instant| began.elapsed().as_secs_f64() * 1000.0;
     let established = async {
-        let path = format!("{DEFINITIONS}/{}", new.definition_name());
+        let path = format!("{CRDS}/{}", new.crd_name());
         let is_established = |body: &Value| {
             let conditions = body["status"]["conditions"].as_array().cloned().unwrap_or_default();
             conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
@@ -109,21 +109,21 @@ async fn measure_new(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
         ("OpenAPI v3", openapi),
         ("first object created", first_object),
     ] {
-        results.add(on.kind, &format!("new definition beside {size}: {what} after"), "ms", time);
+        results.add(on.kind, &format!("new CRD beside {size}: {what} after"), "ms", time);
     }
 }
 
-/// Adds a field to the first version of a definition.
+/// Adds a field to the first version of a CRD.
 async fn add_field(on: &BenchedServer<'_>, resource: &BenchResource, field: &str) {
-    let mut definition = resource.definition(None);
-    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][field] =
+    let mut crd = resource.crd(None);
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][field] =
         json!({"type": "string"});
-    let patch = json!({"spec": {"versions": definition["spec"]["versions"]}}).to_string();
-    let path = format!("{DEFINITIONS}/{}", resource.definition_name());
+    let patch = json!({"spec": {"versions": crd["spec"]["versions"]}}).to_string();
+    let path = format!("{CRDS}/{}", resource.crd_name());
     on.client.clone().send(&ObjectRequest::new(Method::PATCH, path).body(MERGE_PATCH, patch)).await;
 }
 
-/// CPU time after a change of one definition while a client reads its OpenAPI, and what that client receives.
+/// CPU time after a change of one CRD while a client reads its OpenAPI, and what that client receives.
 async fn measure_change(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
     let changed = resource(0);
     on.settled_memory().await;
@@ -151,14 +151,14 @@ async fn measure_change(on: &BenchedServer<'_>, size: u64, results: &mut Results
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let name = format!("one of {size} definitions changed: OpenAPI v3");
+    let name = format!("one of {size} CRDs changed: OpenAPI v3");
     results.add(on.kind, &format!("{name} after"), "ms", began.elapsed().as_secs_f64() * 1000.0);
     tokio::time::sleep(CHANGE_TIME.saturating_sub(began.elapsed())).await;
     results.add(on.kind, &format!("{name}, CPU"), "ms", on.cpu() - before);
     results.add(on.kind, &format!("{name}, bytes received"), "kB", bytes as f64 / 1000.0);
 }
 
-/// Time and CPU time until OpenAPI v2, which a client has read before, has a change of one definition.
+/// Time and CPU time until OpenAPI v2, which a client has read before, has a change of one CRD.
 async fn measure_change_v2(on: &BenchedServer<'_>, size: u64, results: &mut Results) {
     // The first request of a large one is answered with 503 while it is built.
     wait_for(&on.client, "/openapi/v2", |_| true).await;
@@ -171,7 +171,7 @@ async fn measure_change_v2(on: &BenchedServer<'_>, size: u64, results: &mut Resu
     while !String::from_utf8_lossy(&on.client.clone().send(&document).await).contains(&field) {
         tokio::time::sleep(POLL_INTERVAL_V2).await;
     }
-    let name = format!("one of {size} definitions changed: OpenAPI v2");
+    let name = format!("one of {size} CRDs changed: OpenAPI v2");
     results.add(on.kind, &format!("{name} after"), "ms", began.elapsed().as_secs_f64() * 1000.0);
     results.add(on.kind, &format!("{name}, CPU"), "ms", on.cpu() - before);
     results.add(on.kind, &format!("{name}, its size"), "kB", bytes as f64 / 1000.0);

@@ -1,4 +1,4 @@
-//! A definition changes while many watches are open: each ends cleanly, goes on where it was, and misses nothing.
+//! A CRD changes while many watches are open: each ends cleanly, goes on where it was, and misses nothing.
 
 use futures_util::future::join_all;
 use http::Method;
@@ -8,19 +8,19 @@ use crate::support::client::{Client, get, next_chunk, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ticks.watched.example.com";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ticks.watched.example.com";
 const CONNECTIONS: usize = 4;
 const WATCHES_PER_CONNECTION: usize = 50;
 const WRITES: i64 = 60;
-/// Writes between two changes of the definition.
+/// Writes between two changes of the CRD.
 const WRITES_PER_CHANGE: i64 = 15;
 
 fn ticks(version: &str) -> String {
     format!("/apis/watched.example.com/{version}/namespaces/default/ticks")
 }
 
-fn definition() -> Value {
+fn crd() -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "number": {"type": "integer"}}}}}});
     json!({
@@ -66,10 +66,10 @@ async fn follow(client: &Client, version: &str, start: &str) -> (Vec<i64>, usize
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_change_ends_200_watches_which_resume_without_a_gap() {
+async fn crd_change_ends_200_watches_which_resume_without_a_gap() {
     let api = EmbeddedApiFixture::start(&[]);
     let writer = api.http2().await;
-    assert_eq!(send_json(&writer, Method::POST, DEFINITIONS, &definition()).await.status, 201);
+    assert_eq!(send_json(&writer, Method::POST, CRDS, &crd()).await.status, 201);
     eventually("objects to be served", async || (writer.get(&ticks("v2")).await.status == 200).then_some(())).await;
     let object = json!({"apiVersion": "watched.example.com/v1", "kind": "Tick", "metadata": {"name": "a"},
         "spec": {"number": 0}});
@@ -91,12 +91,12 @@ async fn definition_change_ends_200_watches_which_resume_without_a_gap() {
             assert_eq!(written.status, 200, "{}", written.text());
             if number % WRITES_PER_CHANGE == 0 && number < WRITES {
                 let mut watch = writer.send(get(&format!("{}?watch=1", ticks("v1")), &[])).await.unwrap().into_body();
-                let mut changed = definition();
+                let mut changed = crd();
                 for version in changed["spec"]["versions"].as_array_mut().unwrap() {
                     version["schema"]["openAPIV3Schema"]["description"] = json!(format!("change {number}"));
                 }
                 let body = json!({"spec": changed["spec"]}).to_string();
-                let written = writer.send_and_read(request(Method::PATCH, DEFINITION, &merge, &body)).await;
+                let written = writer.send_and_read(request(Method::PATCH, CRD, &merge, &body)).await;
                 assert_eq!(written.status, 200, "{}", written.text());
                 // The change is in effect when a watch ends.
                 while next_chunk(&mut watch).await.is_some() {}
@@ -107,6 +107,6 @@ async fn definition_change_ends_200_watches_which_resume_without_a_gap() {
     let expected: Vec<i64> = (1..=WRITES).collect();
     for (numbers, ends) in results {
         assert_eq!(numbers, expected);
-        assert!(ends >= 1, "the definition changed under each watch");
+        assert!(ends >= 1, "the CRD changed under each watch");
     }
 }

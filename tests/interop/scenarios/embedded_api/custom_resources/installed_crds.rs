@@ -24,7 +24,7 @@ const EXPLAINED: [&str; 9] = [
     "httproutes.gateway.networking.k8s.io",
 ];
 
-pub(in super::super) fn installs_definitions(environment: &TestEnvironment, kubectl: &Kubectl) {
+pub(in super::super) fn installs_crds(environment: &TestEnvironment, kubectl: &Kubectl) {
     let directory = environment.scratch(&format!("installed-definitions-{}", kubectl.version));
     // Other tests read the documents of the shared kube-apiserver.
     let cluster = Cluster::start(&directory.join("cluster"));
@@ -53,7 +53,7 @@ pub(in super::super) fn installs_definitions(environment: &TestEnvironment, kube
         first_differences(name, expected, found, &mut problems);
     }
     assert!(problems.is_empty(), "{} values differ\n{}", problems.len(), problems.join("\n"));
-    println!("installed-definitions: {count} definitions, {} documents", expected.1.len());
+    println!("installed-definitions: {count} CRDs, {} documents", expected.1.len());
 }
 
 /// Unpacks the fixtures; returns the folder and their number.
@@ -99,7 +99,7 @@ impl Server<'_> {
     }
 }
 
-/// Times from the response to the creation of a definition.
+/// Times from the response to the creation of a CRD.
 #[derive(Default)]
 struct InstallTimes {
     established: Vec<Duration>,
@@ -107,14 +107,14 @@ struct InstallTimes {
     openapi: Vec<Duration>,
 }
 
-/// Installs the definitions; returns the discovery and OpenAPI documents of their groups.
+/// Installs the CRDs; returns the discovery and OpenAPI documents of their groups.
 fn install(server: &Server<'_>, name: &str, folder: &Path) -> Vec<(String, Value)> {
     let mut times = InstallTimes::default();
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut versions: BTreeMap<String, usize> = BTreeMap::new();
     for file in &files {
-        for version in install_definition(server, &std::fs::read(file).unwrap(), &mut times) {
+        for version in install_crd(server, &std::fs::read(file).unwrap(), &mut times) {
             *versions.entry(version).or_default() += 1;
         }
     }
@@ -162,15 +162,15 @@ fn comparable_openapi(document: &Value, group: &str) -> Value {
     json!({"info": document["info"], "schemas": schemas, "paths": paths})
 }
 
-/// Creates a definition and waits until it is served; returns the paths of its versions.
-fn install_definition(server: &Server<'_>, manifest: &[u8], times: &mut InstallTimes) -> Vec<String> {
+/// Creates a CRD and waits until it is served; returns the paths of its versions.
+fn install_crd(server: &Server<'_>, manifest: &[u8], times: &mut InstallTimes) -> Vec<String> {
     const COLLECTION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let headers = [("content-type", "application/yaml")];
     let response = server.endpoint.send(Some(server.admin), "POST", COLLECTION, &headers, manifest).unwrap();
     assert_eq!(response.status, 201, "{}", response.text());
     let created = Instant::now();
-    let definition = response.json();
-    let (spec, name) = (&definition["spec"], definition["metadata"]["name"].as_str().unwrap());
+    let crd = response.json();
+    let (spec, name) = (&crd["spec"], crd["metadata"]["name"].as_str().unwrap());
     let (_, time) = server.wait(&format!("{COLLECTION}/{name}"), is_established);
     times.established.push(time - created);
     let kind = spec["names"]["kind"].as_str().unwrap();
@@ -195,8 +195,8 @@ fn install_definition(server: &Server<'_>, manifest: &[u8], times: &mut InstallT
     paths
 }
 
-fn is_established(definition: &Value) -> bool {
-    let conditions = definition["status"]["conditions"].as_array();
+fn is_established(crd: &Value) -> bool {
+    let conditions = crd["status"]["conditions"].as_array();
     conditions
         .into_iter()
         .flatten()

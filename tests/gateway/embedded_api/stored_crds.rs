@@ -1,4 +1,4 @@
-//! What other servers stored: definitions in v1beta1, objects that today's schema refuses, in versions that are gone, and
+//! What other servers stored: CRDs in v1beta1, objects that today's schema refuses, in versions that are gone, and
 //! values that are no objects.
 
 use http::Method;
@@ -9,8 +9,8 @@ use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 use crate::support::store_file::insert_record;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/olds.example.com";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/olds.example.com";
 const OLDS: &str = "/apis/example.com/v1/namespaces/default/olds";
 
 /// A gateway that starts with these records in its store.
@@ -27,7 +27,7 @@ async fn start_with_records(records: &[(&str, String)]) -> (EmbeddedApiFixture, 
     (api, client)
 }
 
-fn old_definition(schema: &Value) -> String {
+fn old_crd(schema: &Value) -> String {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1beta1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "olds.example.com", "uid": "1f6ff3a4-0000-4000-8000-000000000001", "generation": 1,
@@ -51,15 +51,15 @@ fn old_object(api_version: &str, name: &str, spec: &Value) -> String {
 
 async fn condition(client: &Client, condition_type: &str) -> Value {
     eventually("a condition", async || {
-        let definition = client.get(DEFINITION).await.json();
-        let conditions = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let crd = client.get(CRD).await.json();
+        let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|one| one["type"] == condition_type)
     })
     .await
 }
 
 async fn establish(client: &Client) {
-    eventually("the definition to be established", async || {
+    eventually("the CRD to be established", async || {
         (client.get("/apis/example.com/v1").await.status == 200).then_some(())
     })
     .await;
@@ -70,22 +70,22 @@ async fn delete(client: &Client, path: &str) -> ClientResponse {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_stored_as_v1beta1_is_served_as_v1() {
+async fn crd_stored_as_v1beta1_is_served_as_v1() {
     let schema = json!({"properties": {"spec": {"properties": {"a": {"type": "string"}}}}});
     let key = "/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com";
     let (mut api, client) = start_with_records(&[
-        (key, old_definition(&schema)),
+        (key, old_crd(&schema)),
         ("/registry/example.com/olds/default/first", old_object("example.com/v1", "first", &json!({"a": "x", "b": 1}))),
     ])
     .await;
     establish(&client).await;
-    let definition = client.get(DEFINITION).await.json();
+    let crd = client.get(CRD).await.json();
     assert_eq!(
-        (&definition["apiVersion"], &definition["spec"]["preserveUnknownFields"], &definition["spec"]["version"]),
+        (&crd["apiVersion"], &crd["spec"]["preserveUnknownFields"], &crd["spec"]["version"]),
         (&json!("apiextensions.k8s.io/v1"), &json!(true), &Value::Null)
     );
-    assert_eq!(definition["spec"]["versions"][0]["additionalPrinterColumns"][0]["jsonPath"], ".spec.a");
-    assert_eq!(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], schema);
+    assert_eq!(crd["spec"]["versions"][0]["additionalPrinterColumns"][0]["jsonPath"], ".spec.a");
+    assert_eq!(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], schema);
     let non_structural = condition(&client, "NonStructuralSchema").await;
     assert_eq!((&non_structural["status"], &non_structural["reason"]), (&json!("True"), &json!("Violations")));
     let message = non_structural["message"].as_str().unwrap();
@@ -103,27 +103,27 @@ async fn definition_stored_as_v1beta1_is_served_as_v1() {
     assert_eq!((created.status.as_u16(), &created.json()["spec"]["b"]), (201, &json!(2)));
 
     // Old defects may stay; what is written is v1.
-    let mut changed = client.get(DEFINITION).await.json();
+    let mut changed = client.get(CRD).await.json();
     changed["metadata"]["labels"] = json!({"touched": "yes"});
-    let written = send_json(&client, Method::PUT, DEFINITION, &changed).await;
+    let written = send_json(&client, Method::PUT, CRD, &changed).await;
     assert_eq!(written.status, 200, "{}", written.text());
     api.gateway.signal("KILL");
     api.gateway.wait_for_exit().await;
     api.restart();
     let client = api.http2().await;
     establish(&client).await;
-    assert_eq!(client.get(DEFINITION).await.json()["metadata"]["labels"]["touched"], "yes");
+    assert_eq!(client.get(CRD).await.json()["metadata"]["labels"]["touched"], "yes");
     assert_eq!(client.get(&format!("{OLDS}/second")).await.json()["spec"]["b"], 2);
     // Once it is structural, the condition is removed, and objects are pruned.
-    let mut structural = client.get(DEFINITION).await.json();
+    let mut structural = client.get(CRD).await.json();
     structural["spec"]["preserveUnknownFields"] = json!(false);
     structural["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({"type": "object", "properties": {
         "spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
-    let written = send_json(&client, Method::PUT, DEFINITION, &structural).await;
+    let written = send_json(&client, Method::PUT, CRD, &structural).await;
     assert_eq!(written.status, 200, "{}", written.text());
     eventually("the condition to be removed", async || {
-        let definition = client.get(DEFINITION).await.json();
-        let mut conditions = definition["status"]["conditions"].as_array().unwrap().iter();
+        let crd = client.get(CRD).await.json();
+        let mut conditions = crd["status"]["conditions"].as_array().unwrap().iter();
         conditions.all(|one| one["type"] != "NonStructuralSchema").then_some(())
     })
     .await;
@@ -131,9 +131,9 @@ async fn definition_stored_as_v1beta1_is_served_as_v1() {
         (client.get(&format!("{OLDS}/second")).await.json()["spec"] == json!({})).then_some(())
     })
     .await;
-    assert_eq!(delete(&client, DEFINITION).await.status, 200);
-    eventually("the definition to be removed", async || {
-        (client.get(DEFINITION).await.status == 404 && client.get(OLDS).await.status == 404).then_some(())
+    assert_eq!(delete(&client, CRD).await.status, 200);
+    eventually("the CRD to be removed", async || {
+        (client.get(CRD).await.status == 404 && client.get(OLDS).await.status == 404).then_some(())
     })
     .await;
 }
@@ -143,7 +143,7 @@ async fn stored_custom_objects_that_do_not_fit_are_served_or_named_and_deletable
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "a": {"type": "string", "maxLength": 1}, "d": {"type": "string", "default": "d"}}}}});
     let records = [
-        ("/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com", old_definition(&schema)),
+        ("/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com", old_crd(&schema)),
         (
             "/registry/example.com/olds/default/refused",
             old_object("example.com/v1", "refused", &json!({"a": "too long"})),
@@ -195,7 +195,7 @@ async fn stored_custom_objects_that_do_not_fit_are_served_or_named_and_deletable
     assert!(next_chunk(&mut watch).await.unwrap().is_ok());
     // The others are served, and all can be deleted.
     assert_eq!(client.get(&format!("{OLDS}/refused")).await.status, 200);
-    for path in [format!("{OLDS}/text"), format!("{DEFINITIONS}/text.example.com")] {
+    for path in [format!("{OLDS}/text"), format!("{CRDS}/text.example.com")] {
         let deleted = delete(&client, &path).await;
         assert_eq!(deleted.status, 200, "{path}: {}", deleted.text());
         assert_eq!(client.get(&path).await.status, 404, "{path}");
@@ -203,35 +203,33 @@ async fn stored_custom_objects_that_do_not_fit_are_served_or_named_and_deletable
     let deleted = delete(&client, OLDS).await;
     assert_eq!(deleted.status, 200, "{}", deleted.text());
     assert_eq!(client.get(OLDS).await.json()["items"], json!([]));
-    assert_eq!(delete(&client, DEFINITION).await.status, 200);
-    eventually("the definition to be removed", async || (client.get(DEFINITION).await.status == 404).then_some(()))
-        .await;
+    assert_eq!(delete(&client, CRD).await.status, 200);
+    eventually("the CRD to be removed", async || (client.get(CRD).await.status == 404).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_whose_deletion_was_interrupted_is_removed_with_its_objects() {
-    let mut definition: Value = serde_json::from_str(&old_definition(&json!({"type": "object"}))).unwrap();
-    definition["metadata"]["deletionTimestamp"] = json!("2019-01-02T00:00:00Z");
-    definition["metadata"]["finalizers"] = json!(["customresourcecleanup.apiextensions.k8s.io"]);
-    definition["status"]["acceptedNames"] = definition["spec"]["names"].clone();
-    definition["status"]["conditions"] = json!([{"type": "NamesAccepted", "status": "True"},
+async fn crd_whose_deletion_was_interrupted_is_removed_with_its_objects() {
+    let mut crd: Value = serde_json::from_str(&old_crd(&json!({"type": "object"}))).unwrap();
+    crd["metadata"]["deletionTimestamp"] = json!("2019-01-02T00:00:00Z");
+    crd["metadata"]["finalizers"] = json!(["customresourcecleanup.apiextensions.k8s.io"]);
+    crd["status"]["acceptedNames"] = crd["spec"]["names"].clone();
+    crd["status"]["conditions"] = json!([{"type": "NamesAccepted", "status": "True"},
         {"type": "Established", "status": "True"}, {"type": "Terminating", "status": "True"}]);
     let (_api, client) = start_with_records(&[
-        ("/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com", definition.to_string()),
+        ("/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com", crd.to_string()),
         ("/registry/example.com/olds/default/first", old_object("example.com/v1", "first", &json!({}))),
     ])
     .await;
-    eventually("the definition to be removed", async || (client.get(DEFINITION).await.status == 404).then_some(()))
-        .await;
-    // Nothing of it is found by a definition with the same names.
-    let mut again = definition.clone();
+    eventually("the CRD to be removed", async || (client.get(CRD).await.status == 404).then_some(())).await;
+    // Nothing of it is found by a CRD with the same names.
+    let mut again = crd.clone();
     again["apiVersion"] = json!("apiextensions.k8s.io/v1");
     again["metadata"] = json!({"name": "olds.example.com"});
     let version =
         json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}});
-    again["spec"] = json!({"group": "example.com", "scope": "Namespaced", "names": definition["spec"]["names"],
+    again["spec"] = json!({"group": "example.com", "scope": "Namespaced", "names": crd["spec"]["names"],
         "versions": [version]});
-    let created = send_json(&client, Method::POST, DEFINITIONS, &again).await;
+    let created = send_json(&client, Method::POST, CRDS, &again).await;
     assert_eq!(created.status, 201, "{}", created.text());
     let list = eventually("objects to be served", async || {
         let list = client.get(OLDS).await;
@@ -263,7 +261,7 @@ async fn stored_metadata_of_wrong_types_is_dropped_when_read() {
     let records = [
         (
             "/registry/apiextensions.k8s.io/customresourcedefinitions/olds.example.com",
-            old_definition(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            old_crd(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
                 "a": {"type": "string"}}}}})),
         ),
         ("/registry/example.com/olds/default/m1", object("m1", &first)),

@@ -7,9 +7,9 @@ use crate::support::client::{Client, ClientResponse};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-fn definition(plural: &str, spec: &Value) -> Value {
+fn crd(plural: &str, spec: &Value) -> Value {
     let schema = json!({"type": "object", "properties": {"spec": spec}});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -25,9 +25,9 @@ fn objects(plural: &str) -> String {
     format!("/apis/limits.example.com/v1/namespaces/default/{plural}")
 }
 
-/// Creates a definition and waits until its objects are served.
+/// Creates a CRD and waits until its objects are served.
 async fn establish(client: &Client, plural: &str, spec: &Value) {
-    let created = send_json(client, Method::POST, DEFINITIONS, &definition(plural, spec)).await;
+    let created = send_json(client, Method::POST, CRDS, &crd(plural, spec)).await;
     assert_eq!(created.status, 201, "{}", created.text());
     eventually("objects to be served", async || (client.get(&objects(plural)).await.status == 200).then_some(())).await;
 }
@@ -47,7 +47,7 @@ fn nested(levels: usize) -> (Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_deep_schema_is_applied_or_refused_as_a_whole() {
+async fn crd_with_deep_schema_is_applied_or_refused_as_a_whole() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let (schema, value) = nested(55);
@@ -67,15 +67,15 @@ async fn definition_with_deep_schema_is_applied_or_refused_as_a_whole() {
 
     // With more levels than JSON may have here.
     for levels in [100, 1000] {
-        let refused = send_json(&client, Method::POST, DEFINITIONS, &definition("abysses", &nested(levels).0)).await;
+        let refused = send_json(&client, Method::POST, CRDS, &crd("abysses", &nested(levels).0)).await;
         assert_eq!(refused.status, 400, "{}", refused.text());
         assert!(refused.text().contains("exceeded max depth"), "{}", refused.text());
     }
-    assert_eq!(client.get(&format!("{DEFINITIONS}/abysses.limits.example.com")).await.status, 404);
+    assert_eq!(client.get(&format!("{CRDS}/abysses.limits.example.com")).await.status, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_10000_properties_of_a_megabyte_is_applied() {
+async fn crd_with_10000_properties_of_a_megabyte_is_applied() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let description = "d".repeat(50);
@@ -111,12 +111,12 @@ async fn definition_with_10000_properties_of_a_megabyte_is_applied() {
 
     // Larger than a stored object may be.
     let spec = json!({"type": "object", "description": "d".repeat(1_600_000)});
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &definition("larges", &spec)).await;
+    let refused = send_json(&client, Method::POST, CRDS, &crd("larges", &spec)).await;
     assert_eq!(refused.status, 413, "{}", refused.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_patterns_that_would_explode_elsewhere() {
+async fn crd_with_patterns_that_would_explode_elsewhere() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     for (pattern, why) in [
@@ -127,7 +127,7 @@ async fn definition_with_patterns_that_would_explode_elsewhere() {
         (r"(a)\1", r"invalid escape sequence: `\1`"),
     ] {
         let spec = json!({"type": "string", "pattern": pattern});
-        let refused = send_json(&client, Method::POST, DEFINITIONS, &definition("patterns", &spec)).await;
+        let refused = send_json(&client, Method::POST, CRDS, &crd("patterns", &spec)).await;
         assert_eq!(refused.status, 422, "{pattern}: {}", refused.text());
         let message = refused.json()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("must be a valid regular expression, but isn't: "), "{message}");
@@ -135,7 +135,7 @@ async fn definition_with_patterns_that_would_explode_elsewhere() {
     }
     let nested = format!("{}a{}", "(".repeat(1001), ")".repeat(1001));
     let spec = json!({"type": "string", "pattern": nested});
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &definition("patterns", &spec)).await;
+    let refused = send_json(&client, Method::POST, CRDS, &crd("patterns", &spec)).await;
     assert_eq!(refused.status, 422);
     assert!(refused.text().contains("expression nests too deeply"), "{}", refused.text());
 
