@@ -18,7 +18,9 @@ pub(crate) fn compare(options: &Options, commit: &str, profile: &str) {
     let target = root.join("target").join(DIRECTORY);
     let other = target.join("checkout");
     check_out(root, &other, commit);
-    let programs = [build(root, &root.join("target"), profile), build(&other, &target.join("target"), profile)];
+    // The other first: that is where it fails, if it does.
+    let other = build(&other, &target.join("target"), profile);
+    let programs = [build(root, &root.join("target"), profile), other];
     let mut environments = programs.map(BenchEnvironment::new);
     println!(
         "CPU ms per 1,000 answers, median (min-max) of {} rounds of {} s, profile {profile}",
@@ -49,9 +51,11 @@ fn check_out(root: &Path, directory: &Path, commit: &str) {
     let git = |arguments: &[&str]| Command::new("git").current_dir(root).args(arguments).status().expect("git");
     // One of an earlier run, whose directory may have been deleted.
     let _ = git(&["worktree", "prune"]);
-    let begun = if Path::new(&directory).exists() {
+    // Without its file `.git`, git would take the directory for a part of this tree, and move that to the commit.
+    let begun = if Path::new(&directory).join(".git").exists() {
         Command::new("git").args(["-C", &directory, "checkout", "--quiet", "--detach", commit]).status().expect("git")
     } else {
+        let _ = std::fs::remove_dir_all(&directory);
         git(&["worktree", "add", "--quiet", "--detach", &directory, commit])
     };
     assert!(begun.success(), "{commit} cannot be checked out in {directory}");

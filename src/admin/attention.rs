@@ -7,6 +7,9 @@ use super::attention_report::AttentionReport;
 use super::expiry::certificate_attention;
 use super::status_report::{ApiServiceReport, EgressReport, EndpointReport, StatusReport};
 
+/// Seconds for which an object of a controller may fail: a namespace with finalizers needs some time.
+const MAX_FAILING_SECONDS: u64 = 300;
+
 /// CustomResourceDefinitions that one entry names, at most.
 const MAX_NAMED: usize = 5;
 
@@ -90,9 +93,11 @@ impl StatusReport {
             let text = format!("rules (x-kubernetes-validations) are not enforced: {named}{more}");
             found.push(AttentionReport::warning("stored", "CustomResourceDefinitions", text));
         }
-        for controller in self.storage.iter().flat_map(|storage| &storage.controllers).filter(|of| of.delayed > 0) {
-            let text = format!("{} tried again: {}", controller.delayed, controller.error);
-            found.push(AttentionReport::warning("stored", format!("controller {}", controller.name), text));
+        let controllers = self.storage.iter().flat_map(|storage| &storage.controllers);
+        for controller in controllers.filter(|of| of.failing_seconds >= MAX_FAILING_SECONDS) {
+            let minutes = controller.failing_seconds / 60;
+            let text = format!("{} failing, one for {minutes} minutes: {}", controller.failing, controller.error);
+            found.push(AttentionReport::warning("controllers", format!("controller {}", controller.name), text));
         }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             let text = format!("{} events dropped, {} waiting", sink.dropped, sink.waiting);
@@ -162,10 +167,11 @@ mod tests {
             audit: vec![AuditSinkReport { name: "log".into(), dropped: 2, ..AuditSinkReport::default() }],
             storage: Some(StorageReport {
                 unenforced_crds: (0..7).map(|number| format!("c{number}")).collect(),
-                controllers: [0, 1]
-                    .map(|delayed| ControllerReport {
+                controllers: [299, 360]
+                    .map(|failing_seconds| ControllerReport {
                         name: "namespace".into(),
-                        delayed,
+                        failing: 2,
+                        failing_seconds,
                         error: "a: held".into(),
                         ..ControllerReport::default()
                     })
@@ -188,7 +194,7 @@ mod tests {
                 "warning 10.0.0.1:443: endpoint of v1.bad is unreachable (ConnectionRefused)",
                 "warning CustomResourceDefinitions: rules (x-kubernetes-validations) are not enforced: c0, c1, c2, c3, c4 \
                  and 2 more",
-                "warning controller namespace: 1 tried again: a: held",
+                "warning controller namespace: 2 failing, one for 6 minutes: a: held",
                 "warning audit log: 2 events dropped, 0 waiting",
             ]
         );

@@ -32,15 +32,17 @@ pub struct StorageReport {
 pub struct ControllerReport {
     /// Its name, as in the label `name` of its metrics.
     pub name: String,
-    /// Objects that wait for their turn.
+    /// Objects that wait.
     pub queued: u64,
-    /// Objects that are worked on.
+    /// Objects that are being reconciled.
     pub running: u64,
-    /// Objects with a failed attempt, which are tried again after a pause.
-    pub delayed: u64,
+    /// Objects that failed and have not succeeded since. They are retried after a pause.
+    pub failing: u64,
     /// Failed attempts since the start.
-    pub retries: u64,
-    /// Object and error of the last failed attempt; empty if all objects were dealt with since.
+    pub failures: u64,
+    /// Seconds for which the object of `error` has been failing.
+    pub failing_seconds: u64,
+    /// The object that fails for the longest time, and its last error; empty if none fails.
     pub error: String,
 }
 
@@ -77,9 +79,10 @@ impl StorageReport {
             name: of.name.to_owned(),
             queued: of.queued,
             running: of.running,
-            delayed: of.delayed,
-            retries: of.retries,
-            error: of.failure.unwrap_or_default(),
+            failing: of.failing,
+            failures: of.failures,
+            failing_seconds: of.failure.as_ref().map_or(0, |failure| failure.since.elapsed().as_secs()),
+            error: of.failure.map(|failure| failure.text).unwrap_or_default(),
         });
         StorageReport { controllers: controllers.collect(), ..StorageReport::from(stats) }
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::envtest_assets::EnvtestTask;
 use super::help::HelpCommand;
 use super::pki::PkiCommand;
 use super::status::StatusCommand;
@@ -70,6 +71,12 @@ pub enum Command {
         /// What to do
         #[command(subcommand)]
         task: StoreTask,
+    },
+    /// Make the programs that envtest starts, etcd and kube-apiserver, for tests of operators
+    Envtest {
+        /// What to do
+        #[command(subcommand)]
+        task: EnvtestTask,
     },
     /// Print the completion script of a shell
     Completion {

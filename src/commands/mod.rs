@@ -3,6 +3,8 @@
 pub mod check;
 pub mod cli;
 mod completion;
+mod envtest;
+mod envtest_assets;
 pub mod gateway;
 pub mod help;
 pub mod konnectivity;
@@ -20,6 +22,7 @@ mod threads;
 mod watchdog;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -33,7 +36,11 @@ use cli::Command;
 ///
 /// Exit status: 0 on success, 1 for an invalid flag value or file or a failed start, 2 for an unknown command or flag.
 pub fn main() -> ExitCode {
-    let (name, command) = match program_name::parse(std::env::args_os().collect()) {
+    let command_line: Vec<OsString> = std::env::args_os().collect();
+    if let Some(status) = envtest::run(&command_line) {
+        return status;
+    }
+    let (name, command) = match program_name::parse(command_line) {
         Ok(read) => read,
         Err(error) => {
             // Help and version go to standard output, errors to standard error. A failed write cannot be reported.
@@ -84,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Status(command) => command.run(),
         Command::Store { task } => store::run(&task),
+        Command::Envtest { task } => envtest_assets::run(&task),
         Command::Help(command) => help::run(&command, cli::command()),
         Command::Completion { shell } => completion::run(shell),
         Command::Man(command) => man::run(&command),

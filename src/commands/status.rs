@@ -375,10 +375,10 @@ fn stored_object_table(out: &mut String, report: &StatusReport) {
 /// Appends the table of the controllers of the embedded API server.
 fn controller_table(out: &mut String, report: &StatusReport) {
     let rows = report.storage.iter().flat_map(|storage| &storage.controllers).map(|one| {
-        let counts = [one.queued, one.running, one.delayed, one.retries].map(|count| count.to_string());
+        let counts = [one.queued, one.running, one.failing, one.failures].map(|count| count.to_string());
         [one.name.clone()].into_iter().chain(counts).chain([one.error.clone()]).collect()
     });
-    table(out, &["CONTROLLER", "QUEUED", "RUNNING", "TRIED AGAIN", "FAILED", "ERROR"], rows.collect());
+    table(out, &["CONTROLLER", "QUEUED", "RUNNING", "FAILING", "FAILED ATTEMPTS", "ERROR"], rows.collect());
 }
 
 /// Appends the table of endpoints.

@@ -4,6 +4,9 @@
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 use store::CommitCondition;
 use store::watch_cache::{Error, ListQuery, ResourceCollection};
@@ -20,11 +23,12 @@ use crate::work_queue::WorkQueue;
 /// Attempts to remove a CRD in which objects were created meanwhile, without a pause.
 const ATTEMPTS: usize = 10;
 
-/// The controller that removes CustomResourceDefinitions. [`super::crds`] adds those that are marked, once the catalog has
-/// them as marked.
+/// The controller that removes terminating CustomResourceDefinitions. [`super::crds`] adds them.
 pub(super) struct CrdRemovalController {
     api: ApiServer,
     crds: ResourceCollection,
+    /// The kinds of the CRDs in the queue, as they were first found: a client may make versions unserved meanwhile.
+    kinds: RefCell<HashMap<CrdIdentity, ServedKind>>,
 }
 
 impl CrdRemovalController {
@@ -32,15 +36,20 @@ impl CrdRemovalController {
     /// 500 if the server has no CRDs.
     pub(super) fn new(api: &ApiServer) -> Result<CrdRemovalController, Status> {
         let crds = builtin_collection(api, "apiextensions.k8s.io", "customresourcedefinitions")?;
-        Ok(CrdRemovalController { api: api.clone(), crds })
+        Ok(CrdRemovalController { api: api.clone(), crds, kinds: RefCell::default() })
     }
 
     /// One of the served versions of a CRD; none if it was never established.
     fn served_kind(&self, crd: &CrdIdentity) -> Option<ServedKind> {
+        if let Some(kind) = self.kinds.borrow().get(crd) {
+            return Some(kind.clone());
+        }
         let catalog = self.api.catalog().get();
         let (_, group) = crd.name.split_once('.')?;
         let is_of_crd = |kind: &&ServedKind| kind.resource.custom.as_ref().is_some_and(|custom| custom.uid == crd.uid);
-        catalog.in_group(group).map(|entry| &entry.kind).find(is_of_crd).cloned()
+        let kind = catalog.in_group(group).map(|entry| &entry.kind).find(is_of_crd).cloned()?;
+        self.kinds.borrow_mut().insert(crd.clone(), kind.clone());
+        Some(kind)
     }
 }
 
@@ -53,11 +62,19 @@ impl Controller for CrdRemovalController {
         &self.api.removal_queues().crds
     }
 
-    /// Deletes the objects of a CRD that is marked, then the CRD.
+    async fn reconcile(&self, crd: &CrdIdentity) -> Result<(), Status> {
+        self.remove(crd).await?;
+        self.kinds.borrow_mut().remove(crd);
+        Ok(())
+    }
+}
+
+impl CrdRemovalController {
+    /// Deletes the objects of a terminating CRD, then the CRD.
     ///
     /// # Errors
     /// 503 while objects remain.
-    async fn reconcile(&self, crd: &CrdIdentity) -> Result<(), Status> {
+    async fn remove(&self, crd: &CrdIdentity) -> Result<(), Status> {
         let (api, crds) = (&self.api, &self.crds);
         let key = crds.prefix().key("", &crd.name).map_err(Status::internal_error)?;
         for _ in 0..ATTEMPTS {
@@ -97,7 +114,7 @@ impl Controller for CrdRemovalController {
                 Err(error) => return Err(unavailable(&error)),
             }
         }
-        Err(Status::service_unavailable("the definition or its objects change while it is being removed"))
+        Err(Status::service_unavailable("the CRD or its objects change while it is being removed"))
     }
 }
 
@@ -108,7 +125,13 @@ impl Controller for CrdRemovalController {
 async fn remove_all_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), Status> {
     let collection = api.collection(&kind.resource)?;
     let list = collection.list(&ListQuery::default()).await.map_err(|error| unavailable(&error))?;
-    match remove_objects(&collection, kind, list.objects).await?.len() {
+    let mut remaining = 0_usize;
+    remove_objects(&collection, kind, list.objects, async |_| {
+        remaining += 1;
+        Ok(())
+    })
+    .await?;
+    match remaining {
         0 => Ok(()),
         remaining => Err(Status::service_unavailable(format!("finalizers remain on {remaining} objects"))),
     }
@@ -159,7 +182,7 @@ async fn finish(api: &ApiServer, crds: &ResourceCollection, crd: &CrdIdentity) -
 }
 
 /// Whether the finalizer of the server is on a CRD that is being deleted.
-pub(super) fn is_pending(crd: &Crd) -> bool {
+pub(super) fn needs_cleanup(crd: &Crd) -> bool {
     let finalizers = crd.metadata.finalizers.iter().flatten();
     crd.metadata.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == CLEANUP_FINALIZER)
 }

@@ -4,18 +4,19 @@
 //! somebody deletes or changes them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
-use store::watch_cache::{Error, ResourceCollection, WatchEvent};
+use store::watch_cache::{Error, ResourceCollection};
 
 use super::builtin_collection;
-use super::runner::Controller;
+use super::runner::{Controller, FeedEvent};
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
-use crate::observe::metrics::WorkQueues;
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
@@ -61,6 +62,9 @@ const VERSION_PRIORITY: i32 = 15;
 const VERSION_PRIORITIES: [(&str, &str, i32); 3] =
     [("", "v1", 1), ("autoscaling", "v2", 30), ("flowcontrol.apiserver.k8s.io", "v1", 21)];
 
+/// Pause after a failure: CRDs wait for their APIServices.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The controller of Local APIServices. Its keys are their names, also of those that no longer have a reason.
 pub(super) struct LocalApiServiceController {
     api: ApiServer,
@@ -71,9 +75,9 @@ pub(super) struct LocalApiServiceController {
 impl LocalApiServiceController {
     /// # Errors
     /// 500 if the server has no APIServices.
-    pub(super) fn new(api: &ApiServer, metrics: &WorkQueues) -> Result<LocalApiServiceController, Status> {
+    pub(super) fn new(api: &ApiServer, metrics: &WorkQueueRegistry) -> Result<LocalApiServiceController, Status> {
         let api_services = builtin_collection(api, "apiregistration.k8s.io", "apiservices")?;
-        let queue = WorkQueue::new(BackOff::default(), metrics.add("autoregister"));
+        let queue = WorkQueue::new(BackOff { initial: PAUSE, max: PAUSE }, metrics.register("autoregister"));
         Ok(LocalApiServiceController { api: api.clone(), api_services, queue })
     }
 
@@ -97,11 +101,11 @@ impl LocalApiServiceController {
         &self.api_services
     }
 
-    /// Adds an APIService that somebody changed or deleted; those of all served groups when APIServices begin to be watched.
-    pub(super) fn observe(&self, event: Option<&WatchEvent>) {
+    /// Adds an APIService that a client changed or deleted; those of all served groups when the watch starts.
+    pub(super) fn observe(&self, event: &FeedEvent<'_>) {
         match event {
-            None => served_api_services(&self.api).into_iter().for_each(|name| self.queue.add(name)),
-            Some(event) => event.object.iter().for_each(|object| self.queue.add(object.name().to_owned())),
+            FeedEvent::Started => served_api_services(&self.api).into_iter().for_each(|name| self.queue.add(name)),
+            FeedEvent::Object(event) => event.object.iter().for_each(|object| self.queue.add(object.name().to_owned())),
         }
     }
 

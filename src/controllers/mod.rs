@@ -5,6 +5,7 @@
 
 mod crd_removal;
 mod crds;
+mod enabled;
 mod local_api_services;
 mod namespaces;
 mod runner;
@@ -20,11 +21,12 @@ use tokio::task::JoinSet;
 
 use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
+pub use self::enabled::EnabledControllers;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::runner::{Controller as _, follow, run};
 use self::system_namespaces::SystemNamespaceController;
-use crate::observe::metrics::WorkQueues;
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::ApiServer;
@@ -45,7 +47,7 @@ impl Controllers {
     ///
     /// # Errors
     /// The store cannot be read or written.
-    pub async fn start(api: &ApiServer, metrics: &WorkQueues) -> Result<Controllers, Status> {
+    pub async fn start(api: &ApiServer, metrics: &WorkQueueRegistry) -> Result<Controllers, Status> {
         let local_api_services = Rc::new(LocalApiServiceController::new(api, metrics)?);
         let crds = CrdController::start(api, metrics, local_api_services.queue().clone()).await?;
         // First: a system namespace that is created deletes what it finds.
@@ -63,21 +65,27 @@ impl Controllers {
     }
 
     /// Runs the controllers on this thread until the process drains. The thread should run `notifier`.
-    pub async fn run(self, notifier: Notifier) {
+    pub async fn run(self, notifier: Notifier, enabled: EnabledControllers) {
         let mut drain = self.api.drain().clone();
         let mut tasks = JoinSet::new();
-        self.spawn_feeds(&mut tasks, &notifier);
+        self.spawn_feeds(&mut tasks, &notifier, enabled);
         let Controllers { crds, crd_removal, local_api_services, namespaces, system_namespaces, .. } = self;
         tasks.spawn_local(async move { run(&*crds).await });
         tasks.spawn_local(async move { run(&*crd_removal).await });
         tasks.spawn_local(async move { run(&*local_api_services).await });
-        tasks.spawn_local(async move { run(&*namespaces).await });
+        if enabled.namespace {
+            tasks.spawn_local(async move { run(&*namespaces).await });
+        }
         tasks.spawn_local(async move { run(&*system_namespaces).await });
-        drain.wait_for(ShutdownPhase::Draining).await;
+        tokio::select! {
+            () = drain.wait_for(ShutdownPhase::Draining) => {}
+            // They do not end by themselves.
+            Some(ended) = tasks.join_next() => tracing::error!("a controller has ended: {ended:?}; restart the process"),
+        }
     }
 
     /// Spawns what adds the keys of changed objects to the queues.
-    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
+    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: EnabledControllers) {
         let (crds, watched) = (self.crds.clone(), notifier.clone());
         tasks.spawn_local(async move { follow(crds.collection(), &watched, |_| crds.observe()).await });
         let (services, watched) = (self.local_api_services.clone(), notifier.clone());
@@ -88,7 +96,9 @@ impl Controllers {
         let watched = notifier.clone();
         tasks.spawn_local(async move {
             follow(namespaces.collection(), &watched, |event| {
-                namespaces.observe(event);
+                if enabled.namespace {
+                    namespaces.observe(event);
+                }
                 system.observe(event);
             })
             .await;

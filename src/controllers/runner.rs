@@ -1,4 +1,4 @@
-//! The runner of all controllers: it works off their queues, with pauses after failures, and feeds them from watches.
+//! The runner of all controllers: it reconciles the keys of their queues, and feeds these from watches.
 
 use std::fmt::Display;
 use std::hash::Hash;
@@ -15,33 +15,43 @@ const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Brings the objects that a key stands for into the state that they should have.
 pub(super) trait Controller {
-    /// What is worked on at once: mostly the name of an object.
+    /// What is reconciled: mostly the name of an object.
     type Key: Clone + Ord + Hash + Display;
 
-    /// Number of keys that are worked on at a time.
+    /// Number of keys that are reconciled at a time.
     const CONCURRENCY: usize;
 
-    /// The keys to be looked at.
+    /// The keys to reconcile.
     fn queue(&self) -> &WorkQueue<Self::Key>;
 
-    /// Looks at a key. It reads the current state: several changes may have led to one call.
+    /// Brings a key into the state that it should have. It reads the current state: several changes may have led to one
+    /// call.
     ///
     /// # Errors
-    /// Why it is not in the state that it should have. It is looked at again after a pause.
+    /// Why that failed. The key is retried after a pause.
     async fn reconcile(&self, key: &Self::Key) -> Result<(), Status>;
 }
 
-/// Works off the queue of a controller. Does not end: whoever drops it ends the work between two steps.
+/// Reconciles the keys of a controller. Does not end: dropping it ends the work at an await.
 pub(super) async fn run<C: Controller>(controller: &C) {
     join_all((0..C::CONCURRENCY).map(|_| controller.queue().run(async |key| controller.reconcile(&key).await))).await;
 }
 
-/// Calls `observe` with none, then with each object of a collection, then with each of its events. After an error or a gap
-/// it begins again: whatever depends on objects that are absent is looked at when there is no event. Does not end.
+/// What a controller learns of a collection.
+pub(super) enum FeedEvent<'e> {
+    /// The watch starts, for the first time or after a gap. A controller may queue keys whose objects do not exist: there
+    /// is no event for them.
+    Started,
+    /// An object that exists when the watch starts, or a change.
+    Object(&'e WatchEvent),
+}
+
+/// Calls `observe` with [`FeedEvent::Started`] whenever the watch of a collection starts, then with each object and event.
+/// Does not end.
 pub(super) async fn follow(
     collection: &ResourceCollection,
     notifier: &Notifier,
-    mut observe: impl FnMut(Option<&WatchEvent>),
+    mut observe: impl FnMut(&FeedEvent<'_>),
 ) {
     loop {
         match follow_once(collection, notifier, &mut observe).await {
@@ -58,7 +68,7 @@ pub(super) async fn follow(
 async fn follow_once(
     collection: &ResourceCollection,
     notifier: &Notifier,
-    observe: &mut impl FnMut(Option<&WatchEvent>),
+    observe: &mut impl FnMut(&FeedEvent<'_>),
 ) -> Result<(), Error> {
     let query = WatchQuery {
         namespace: None,
@@ -68,9 +78,9 @@ async fn follow_once(
         timeout: None,
     };
     let mut cursor = collection.watch(query, notifier).await?;
-    observe(None);
+    observe(&FeedEvent::Started);
     while let Some(event) = cursor.next().await? {
-        observe(Some(&event));
+        observe(&FeedEvent::Object(&event));
     }
     Ok(())
 }

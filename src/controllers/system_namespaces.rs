@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
 
 use super::builtin_collection;
-use super::runner::Controller;
-use crate::observe::metrics::WorkQueues;
+use super::runner::{Controller, FeedEvent};
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, create_empty, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
@@ -25,9 +25,12 @@ impl SystemNamespaceController {
     ///
     /// # Errors
     /// The store cannot be written.
-    pub(super) async fn start(api: &ApiServer, metrics: &WorkQueues) -> Result<SystemNamespaceController, Status> {
+    pub(super) async fn start(
+        api: &ApiServer,
+        metrics: &WorkQueueRegistry,
+    ) -> Result<SystemNamespaceController, Status> {
         let namespaces = builtin_collection(api, "", "namespaces")?;
-        let queue = WorkQueue::new(BackOff::default(), metrics.add("system_namespaces"));
+        let queue = WorkQueue::new(BackOff::default(), metrics.register("system_namespaces"));
         let controller = SystemNamespaceController { api: api.clone(), namespaces, queue };
         for name in SYSTEM_NAMESPACES {
             controller.reconcile(&name).await?;
@@ -35,15 +38,15 @@ impl SystemNamespaceController {
         Ok(controller)
     }
 
-    /// Adds a system namespace that was deleted; all of them when the namespaces begin to be watched.
-    pub(super) fn observe(&self, event: Option<&WatchEvent>) {
-        let name = match event {
-            None => None,
-            Some(WatchEvent { kind: WatchEventKind::Deleted, object: Some(deleted), .. }) => Some(deleted.name()),
-            Some(_) => return,
-        };
-        for known in SYSTEM_NAMESPACES.into_iter().filter(|known| name.is_none_or(|name| name == *known)) {
-            self.queue.add(known);
+    /// Adds a system namespace that was deleted; all of them when the watch starts.
+    pub(super) fn observe(&self, event: &FeedEvent<'_>) {
+        match event {
+            FeedEvent::Started => SYSTEM_NAMESPACES.into_iter().for_each(|name| self.queue.add(name)),
+            FeedEvent::Object(WatchEvent { kind: WatchEventKind::Deleted, object: Some(deleted), .. }) => {
+                let deleted = SYSTEM_NAMESPACES.into_iter().find(|name| *name == deleted.name());
+                deleted.into_iter().for_each(|name| self.queue.add(name));
+            }
+            FeedEvent::Object(_) => {}
         }
     }
 }

@@ -7,21 +7,21 @@ use store::watch_cache::ResourceCollection;
 use store::{Key, MemoryStore};
 use tokio::task::LocalSet;
 
-use super::Controllers;
-use crate::observe::metrics::WorkQueues;
+use super::{Controllers, EnabledControllers};
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::ApiServer;
 use crate::rest::test_support::{CRD, keys, object, server};
 
 /// Runs the controllers until `is_done`, at most a minute.
 async fn run_until(api: &ApiServer, is_done: impl AsyncFn() -> bool) {
-    let controllers = Controllers::start(api, &WorkQueues::default()).await.unwrap();
+    let controllers = Controllers::start(api, &WorkQueueRegistry::default()).await.unwrap();
     let notifier = api.collections().notifier();
     let run = async {
         tokio::task::spawn_local({
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier));
+        tokio::task::spawn_local(controllers.run(notifier, EnabledControllers::default()));
         wait_until(is_done).await;
     };
     LocalSet::new().run_until(run).await;

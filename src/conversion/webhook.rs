@@ -79,7 +79,7 @@ impl ConversionWebhooks {
         let outcome = result.as_ref().map(|_| ()).map_err(|failed| failed.failure);
         self.metrics.record(&of.custom.crd_name, (&name(&found), &name(desired)), began.elapsed(), outcome);
         result.map_err(|FailedConversion { text, .. }| {
-            tracing::warn!(definition = %of.custom.crd_name, "custom objects cannot be converted: {text}");
+            tracing::warn!(crd = %of.custom.crd_name, "custom objects cannot be converted: {text}");
             failed(text)
         })
     }

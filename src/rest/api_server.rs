@@ -18,7 +18,7 @@ use crate::kinds::ValidationSettings;
 use crate::kinds::crd;
 use crate::kinds::custom_resource;
 use crate::kinds::selectable_fields::{declared_fields, stored_labels};
-use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueues};
+use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueueRegistry};
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
@@ -80,7 +80,7 @@ impl ApiServer {
             event_views: EventViewCache::default(),
             converter: ObjectConverter::default(),
             unenforced: Arc::default(),
-            removal_queues: RemovalQueues::new(&WorkQueues::default()),
+            removal_queues: RemovalQueues::new(&WorkQueueRegistry::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
         }
@@ -92,7 +92,7 @@ impl ApiServer {
     }
 
     /// This server with metrics of the queues that it shares with its controllers.
-    pub fn with_work_queue_metrics(self, metrics: &WorkQueues) -> ApiServer {
+    pub fn with_work_queue_metrics(self, metrics: &WorkQueueRegistry) -> ApiServer {
         ApiServer { removal_queues: RemovalQueues::new(metrics), ..self }
     }
 
@@ -184,12 +184,12 @@ impl ApiServer {
     pub(super) fn note_removed(&self, target: &ObjectTarget<'_>) {
         let RemovalQueues { namespaces, crds } = &self.removal_queues;
         if !namespaces.is_empty() {
-            namespaces.hasten(&target.namespace.to_owned());
+            namespaces.retry_soon(&target.namespace.to_owned());
         }
         if let Some(custom) = &target.kind.resource.custom
             && !crds.is_empty()
         {
-            crds.hasten(&CrdIdentity { name: custom.crd_name.clone(), uid: custom.uid.clone() });
+            crds.retry_soon(&CrdIdentity { name: custom.crd_name.clone(), uid: custom.uid.clone() });
         }
     }
 
@@ -208,9 +208,21 @@ impl ApiServer {
         &self.catalog_publisher
     }
 
-    /// Names of the CustomResourceDefinitions with rules, which are not enforced.
-    pub(crate) fn unenforced_rules(&self) -> &Mutex<BTreeSet<String>> {
-        &self.unenforced
+    /// Notes whether a CRD has rules, which are not enforced. Returns whether it had none before.
+    pub(crate) fn set_unenforced(&self, crd: &str, has_rules: bool) -> bool {
+        let mut unenforced = self.unenforced.lock();
+        match has_rules {
+            true => unenforced.insert(crd.to_owned()),
+            false => {
+                unenforced.remove(crd);
+                false
+            }
+        }
+    }
+
+    /// Forgets the CRDs with rules that `exists` does not have.
+    pub(crate) fn retain_unenforced(&self, exists: impl Fn(&String) -> bool) {
+        self.unenforced.lock().retain(|crd| exists(crd));
     }
 
     /// The collection of a resource.

@@ -51,9 +51,9 @@ pub(super) async fn create(
         if !options.is_dry_run && meta.resource_version().parse::<u64>().is_ok_and(|version| version > 0) {
             return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
-        match store_new(api, collection, target, object, (options.is_dry_run, request.creation)).await? {
-            Created::Object(object, added) => {
-                warnings.extend(added);
+        let write = (options.is_dry_run, request.creation);
+        match store_new(api, collection, target, object, write, warnings).await? {
+            Created::Object(object) => {
                 return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) });
             }
             Created::Exists(_) if is_generated && !options.is_dry_run && attempt < NAME_ATTEMPTS => attempt += 1,
@@ -64,8 +64,8 @@ pub(super) async fn create(
 
 /// Outcome of an attempt to store a new object.
 pub(super) enum Created {
-    /// The object, and warnings about it.
-    Object(ReplyObject, Vec<String>),
+    /// The object.
+    Object(ReplyObject),
     /// There is one of its name: 409.
     Exists(Status),
 }
@@ -80,11 +80,12 @@ pub(super) async fn store_new(
     target: &ObjectTarget<'_>,
     object: Map<String, Value>,
     (is_dry_run, creation): (bool, &CreateAuthorization<'_>),
+    warnings: &mut Vec<String>,
 ) -> Result<Created, Status> {
     let mut conditions = creation_conditions(api, target, &object).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
-    let warnings = std::mem::take(&mut write.warnings);
+    warnings.append(&mut write.warnings);
     creation.check().await?;
     let name = ObjectMetaView::of_map(&write.object).name().to_owned();
     let key = target.key_of(collection, target.namespace, &name)?;
@@ -99,7 +100,7 @@ pub(super) async fn store_new(
             change_metadata(&mut object, |metadata| metadata.insert("resourceVersion".to_owned(), version.into()));
         }
         let object = api.converter.dry_run_object(&target.kind, Arc::new(object)).await?;
-        return Ok(Created::Object(ReplyObject::Unstored(object), warnings));
+        return Ok(Created::Object(ReplyObject::Unstored(object)));
     }
     let value = Bytes::from(write.stored_value(api, target).await?);
     let created = loop {
@@ -116,7 +117,7 @@ pub(super) async fn store_new(
     match created {
         Ok(stored) => {
             write.note_stored(target, &stored);
-            Ok(Created::Object(ReplyObject::stored(stored), warnings))
+            Ok(Created::Object(ReplyObject::stored(stored)))
         }
         Err(Error::Conflict { .. }) => Ok(Created::Exists(exists())),
         Err(error) => Err(cache_error(target, error)),

@@ -131,23 +131,24 @@ pub(super) async fn remove_all<'r>(
     }))
 }
 
-/// Deletes objects of a collection; returns those that are marked, because finalizers remain.
+/// Deletes objects of a collection. Calls `on_marked` with each that remains, because it has finalizers.
 ///
 /// # Errors
-/// As [`remove_all`], and those of the store.
+/// As [`remove_all`], those of the store, and those of `on_marked`.
 pub(crate) async fn remove_objects(
     collection: &ResourceCollection,
     kind: &ServedKind,
     objects: Vec<Arc<Stored>>,
-) -> Result<Vec<Arc<Stored>>, Status> {
-    let (options, mut remaining) = (DeleteOptions::default(), Vec::new());
+    mut on_marked: impl AsyncFnMut(&Arc<Stored>) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let options = DeleteOptions::default();
     let mut removals = pin!(remove_all(collection, kind, objects, &options).await?);
     while let Some((object, removed)) = removals.try_next().await? {
         if let Removed::Marked(_) = removed {
-            remaining.push(object);
+            on_marked(&object).await?;
         }
     }
-    Ok(remaining)
+    Ok(())
 }
 
 /// Marks an object for deletion (`rest.BeforeDelete`).

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::observe::metrics::WorkQueues;
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The queues of namespaces and CustomResourceDefinitions that are removed. Cheap to clone.
@@ -30,10 +30,10 @@ impl fmt::Display for CrdIdentity {
 
 impl RemovalQueues {
     /// Empty queues. Their names in metrics are those of Kubernetes.
-    pub(super) fn new(metrics: &WorkQueues) -> RemovalQueues {
+    pub(super) fn new(metrics: &WorkQueueRegistry) -> RemovalQueues {
         RemovalQueues {
-            namespaces: WorkQueue::new(BackOff::default(), metrics.add("namespace")),
-            crds: WorkQueue::new(BackOff::default(), metrics.add("crd_finalizer")),
+            namespaces: WorkQueue::new(BackOff::default(), metrics.register("namespace")),
+            crds: WorkQueue::new(BackOff::default(), metrics.register("crd_finalizer")),
         }
     }
 }

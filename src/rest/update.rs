@@ -84,11 +84,8 @@ async fn create_by_update(
     if !target.subresource.is_empty() || !ObjectMetaView::of_map(&object).resource_version().is_empty() {
         return Err(target.not_found());
     }
-    match store_new(api, collection, target, object, (is_dry_run, request.creation)).await? {
-        Created::Object(object, added) => {
-            warnings.extend(added);
-            Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) })
-        }
+    match store_new(api, collection, target, object, (is_dry_run, request.creation), warnings).await? {
+        Created::Object(object) => Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) }),
         Created::Exists(status) => Err(status),
     }
 }
@@ -115,7 +112,7 @@ pub(super) async fn replace(
     warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
     let old_object = api.converter.served_object(&target.kind, collection, old).await?;
-    let replaced = ReplacedObject { stored: old.clone(), object: old_object, is_patched: options.is_patch };
+    let replaced = ReplacedObject { stored: old.clone(), object: old_object, is_patch: options.is_patch };
     let mut write = ObjectWrite::new(target, object, Some(replaced)).run(&api.settings).await?;
     warnings.append(&mut write.warnings);
     let key = target.key(collection)?;

@@ -1,14 +1,15 @@
 //! The outline of a write, the same for all verbs:
 //!
 //! 1. **Decode**: the body, or the stored object with a patch (`request_body`, `patch`).
-//! 2. **Shape**: metadata that only the server sets, and fields that a request of this path does not change.
-//! 3. **Mutate**: the place of server-side apply, managed fields and mutating admission. There are none yet.
-//! 4. **Prepare**: what follows from the other fields, by the rules of the kind.
-//! 5. **Validate**: by the rules of the kind. The place of validating admission is after it.
+//! 2. **Shape**: namespace and name are those of the path (`metadata::set_namespace`, `metadata::check_name`).
+//! 3. **Mutate**: the place of server-side apply, managed fields and mutating admission, between the verb's checks and
+//!    [`ObjectWrite::run`], where it can wait for webhooks. There are none yet.
+//! 4. **Prepare**: metadata that only the server sets, and what follows from the other fields by the rules of the kind.
+//! 5. **Validate**: by the rules of the kind. The place of validating admission is after [`ObjectWrite::run`].
 //! 6. **Commit**: into the store, with conditions on what the request found (`create`, `update`).
 //!
-//! Steps 2 to 5 are an [`ObjectWrite`], on a compute thread if the object is large. The order is Kubernetes'
-//! (`k8s.io/apiserver/pkg/registry/rest/create.go`, `update.go`).
+//! Steps 4 and 5 are an [`ObjectWrite`], on a compute thread if the object is large. The order is Kubernetes'
+//! (`k8s.io/apiserver/pkg/endpoints/handlers`, `pkg/registry/rest/create.go`, `update.go`).
 
 use std::sync::Arc;
 
@@ -35,8 +36,17 @@ pub(super) struct ObjectWrite {
     object: Map<String, Value>,
     /// What it replaces; none if it is new.
     old: Option<ReplacedObject>,
-    /// Whether the client gave a resourceVersion; none until the object is shaped and prepared.
-    is_conditional: Option<bool>,
+    preparation: Preparation,
+}
+
+/// How far an [`ObjectWrite`] is.
+#[derive(Clone, Copy)]
+enum Preparation {
+    Decoded,
+    Prepared {
+        /// Whether the client gave a resourceVersion.
+        is_conditional: bool,
+    },
 }
 
 /// An object that is replaced.
@@ -44,8 +54,8 @@ pub(super) struct ReplacedObject {
     pub(super) stored: Arc<Stored>,
     /// Its content in the version of the request.
     pub(super) object: Map<String, Value>,
-    /// Whether the new object is this one with a patch, of which the uid is validated as any other field.
-    pub(super) is_patched: bool,
+    /// Whether the new object comes from a patch: its uid is then validated as any other field.
+    pub(super) is_patch: bool,
 }
 
 /// An object that can be committed.
@@ -69,7 +79,7 @@ impl ObjectWrite {
         object: Map<String, Value>,
         old: Option<ReplacedObject>,
     ) -> ObjectWrite {
-        ObjectWrite { target: target.to_owned_target(), object, old, is_conditional: None }
+        ObjectWrite { target: target.to_owned_target(), object, old, preparation: Preparation::Decoded }
     }
 
     /// Does what comes between decoding and the commit.
@@ -96,14 +106,11 @@ impl ObjectWrite {
     fn run_steps(&mut self, settings: &ApiServerSettings, limit: &WorkLimit) -> Result<WritableObject, Status> {
         let owned = self.target.clone();
         let target = owned.target();
-        let is_conditional = match self.is_conditional {
-            Some(is_conditional) => is_conditional,
-            None => {
-                let is_conditional = self.shape(&target)?;
-                self.prepare(&target);
-                *self.is_conditional.insert(is_conditional)
-            }
+        let is_conditional = match self.preparation {
+            Preparation::Prepared { is_conditional } => is_conditional,
+            Preparation::Decoded => self.prepare(&target)?,
         };
+        self.preparation = Preparation::Prepared { is_conditional };
         self.validate(&target, settings, limit)?;
         let (object, old) = (std::mem::take(&mut self.object), self.old.take());
         let old_object = old.as_ref().map(|old| &old.object);
@@ -116,27 +123,23 @@ impl ObjectWrite {
     }
 
     /// Returns whether the client gave a resourceVersion.
-    fn shape(&mut self, target: &ObjectTarget<'_>) -> Result<bool, Status> {
-        let object = &mut self.object;
+    fn prepare(&mut self, target: &ObjectTarget<'_>) -> Result<bool, Status> {
+        let (object, rules) = (&mut self.object, target.rules);
         let Some(old) = &self.old else {
             metadata::fill_new_object(target, object);
-            (target.rules.begin_create)(object)?;
+            (rules.begin_create)(object)?;
+            (rules.prepare_new)(&target.kind, object);
             return Ok(false);
         };
-        if !old.is_patched {
+        if !old.is_patch {
             check_uid(target, (old.stored.key(), &old.stored.metadata().uid), object)?;
         }
         let is_conditional = check_version(target, &old.stored, object)?;
         metadata::fill_replacement(target, &old.object, object);
-        (target.rules.begin_update)(&object_update(target, &old.object), object)?;
+        let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old.object };
+        (rules.begin_update)(&update, object)?;
+        (rules.prepare_replacement)(&update, object);
         Ok(is_conditional)
-    }
-
-    fn prepare(&mut self, target: &ObjectTarget<'_>) {
-        match &self.old {
-            Some(old) => (target.rules.prepare_replacement)(&object_update(target, &old.object), &mut self.object),
-            None => (target.rules.prepare_new)(&target.kind, &mut self.object),
-        }
     }
 
     fn validate(
@@ -154,12 +157,8 @@ impl ObjectWrite {
     }
 }
 
-fn object_update<'u>(target: &'u ObjectTarget<'_>, old: &'u Map<String, Value>) -> ObjectUpdate<'u> {
-    ObjectUpdate { kind: &target.kind, subresource: target.subresource, old }
-}
-
 impl WritableObject {
-    /// What is stored, and whether schemas add nothing to it when it is read. Calls the conversion webhook if there is one.
+    /// The bytes to store. Calls the conversion webhook if there is one.
     ///
     /// # Errors
     /// 500 with upstream's text.

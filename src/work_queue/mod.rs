@@ -4,46 +4,48 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt::Display;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use kubeapi::Status;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::observe::metrics::WorkQueueMetrics;
+use crate::observe::metrics::{WorkQueueFailure, WorkQueueMetrics};
 
-/// Pauses between the attempts that fail.
+/// Pauses after failed attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct BackOff {
-    /// The first pause; doubled by each further failure.
-    pub first: Duration,
-    /// The longest pause.
-    pub longest: Duration,
+    /// The pause after the first failure; doubled by each further one.
+    pub initial: Duration,
+    /// The maximum pause.
+    pub max: Duration,
 }
 
 impl Default for BackOff {
     fn default() -> BackOff {
-        BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) }
+        BackOff { initial: Duration::from_secs(1), max: Duration::from_secs(60) }
     }
 }
 
 impl BackOff {
     fn pause(&self, failures: u32) -> Duration {
-        self.first.saturating_mul(1 << failures.min(16)).min(self.longest)
+        self.initial.saturating_mul(1 << failures.min(16)).min(self.max)
     }
 }
 
-/// What a controller has still to look at. Cheap to clone.
+/// Keys to reconcile. Cheap to clone.
 pub struct WorkQueue<K>(Arc<QueueShared<K>>);
 
 struct QueueShared<K> {
     back_off: BackOff,
     metrics: Arc<WorkQueueMetrics>,
     state: Mutex<WorkQueueState<K>>,
-    /// A key has a turn, or another pause.
-    added: Notify,
+    /// Signaled when a key becomes ready or its retry time changes.
+    changed: Notify,
     /// A key left the queue.
     finished: Notify,
 }
@@ -52,23 +54,42 @@ struct WorkQueueState<K> {
     keys: HashMap<K, QueuedKey>,
     /// Keys that wait for their turn.
     ready: VecDeque<K>,
-    /// Keys whose pause ends at a time.
+    /// Keys that failed, by the time of their next attempt.
     delayed: BTreeSet<(Instant, K)>,
+    /// Keys that failed and have not succeeded since, by the time of the first failure.
+    failing: BTreeSet<(Instant, K)>,
 }
 
 /// A key in the queue.
 struct QueuedKey {
     phase: KeyPhase,
-    /// Attempts that failed since the key was added, or since somebody made progress.
+    /// Attempts that failed since the key was added, or since [`WorkQueue::retry_soon`].
     failures: u32,
     /// The last error, which is logged once.
     failure: String,
+    /// Time of the first failure.
+    failing_since: Option<Instant>,
+}
+
+impl QueuedKey {
+    fn ready(since: Instant) -> QueuedKey {
+        QueuedKey { phase: KeyPhase::Ready { since }, failures: 0, failure: String::new(), failing_since: None }
+    }
 }
 
 enum KeyPhase {
-    Ready { since: Instant },
-    Delayed { until: Instant },
-    Running { began: std::time::Instant, is_added_again: bool, has_progress: bool },
+    Ready {
+        since: Instant,
+    },
+    Delayed {
+        until: Instant,
+    },
+    /// `retries_soon`: as of [`WorkQueue::retry_soon`].
+    Running {
+        began: std::time::Instant,
+        is_added_again: bool,
+        retries_soon: bool,
+    },
 }
 
 impl<K> Clone for WorkQueue<K> {
@@ -80,20 +101,24 @@ impl<K> Clone for WorkQueue<K> {
 impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
     /// An empty queue.
     pub fn new(back_off: BackOff, metrics: Arc<WorkQueueMetrics>) -> WorkQueue<K> {
-        let state = WorkQueueState { keys: HashMap::new(), ready: VecDeque::new(), delayed: BTreeSet::new() };
-        let (added, finished) = (Notify::new(), Notify::new());
-        WorkQueue(Arc::new(QueueShared { back_off, metrics, state: Mutex::new(state), added, finished }))
+        let state = WorkQueueState {
+            keys: HashMap::new(),
+            ready: VecDeque::new(),
+            delayed: BTreeSet::new(),
+            failing: BTreeSet::new(),
+        };
+        let (changed, finished) = (Notify::new(), Notify::new());
+        WorkQueue(Arc::new(QueueShared { back_off, metrics, state: Mutex::new(state), changed, finished }))
     }
 
-    /// Adds a key. One that is worked on gets another turn afterwards; one that failed keeps its pause.
+    /// Adds a key. One that is being reconciled is reconciled again afterwards; one that failed keeps its pause.
     pub fn add(&self, key: K) {
         let mut state = self.0.state.lock();
         match state.keys.get_mut(&key).map(|queued| &mut queued.phase) {
-            Some(KeyPhase::Running { is_added_again, .. }) => *is_added_again = true,
+            Some(KeyPhase::Running { is_added_again: is_added_again @ false, .. }) => *is_added_again = true,
             Some(_) => return,
             None => {
-                let phase = KeyPhase::Ready { since: Instant::now() };
-                state.keys.insert(key.clone(), QueuedKey { phase, failures: 0, failure: String::new() });
+                state.keys.insert(key.clone(), QueuedKey::ready(Instant::now()));
                 state.ready.push_back(key);
             }
         }
@@ -101,17 +126,17 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         self.note_change(&state);
     }
 
-    /// Says that a key, if it is in the queue, may succeed now: its next attempt is at most the first pause later.
-    pub fn hasten(&self, key: &K) {
+    /// Resets the back-off of a key that is in the queue: it is retried within the initial pause.
+    pub fn retry_soon(&self, key: &K) {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let Some(queued) = state.keys.get_mut(key) else { return };
         queued.failures = 0;
         match &mut queued.phase {
-            KeyPhase::Running { has_progress, .. } => *has_progress = true,
+            KeyPhase::Running { retries_soon, .. } => *retries_soon = true,
             KeyPhase::Ready { .. } => {}
             KeyPhase::Delayed { until } => {
-                let soon = Instant::now() + self.0.back_off.first;
+                let soon = Instant::now() + self.0.back_off.initial;
                 if soon < *until {
                     state.delayed.remove(&(*until, key.clone()));
                     *until = soon;
@@ -122,27 +147,33 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         }
     }
 
-    /// Whether there is no key, not even one that is worked on.
+    /// Whether there is no key, not even one that is being reconciled.
     pub fn is_empty(&self) -> bool {
         self.0.state.lock().keys.is_empty()
     }
 
     /// Waits until none of some keys is in the queue.
-    pub async fn wait_until_finished(&self, keys: &[K]) {
+    pub async fn wait_until_finished(&self, mut keys: Vec<K>) {
         loop {
             let finished = self.0.finished.notified();
-            if keys.iter().all(|key| !self.0.state.lock().keys.contains_key(key)) {
+            {
+                let state = self.0.state.lock();
+                keys.retain(|key| state.keys.contains_key(key));
+            }
+            if keys.is_empty() {
                 return;
             }
             finished.await;
         }
     }
 
-    /// Calls `attempt` for one key after the other. Several of these can run at a time.
-    pub async fn run<F: Future<Output = Result<(), Status>>>(&self, attempt: impl Fn(K) -> F) {
+    /// Calls `reconcile` for one key after the other. Several of these can run at a time. A panic is a failure of its key.
+    pub async fn run<F: Future<Output = Result<(), Status>>>(&self, reconcile: impl Fn(K) -> F) {
         loop {
             let key = self.next().await;
-            let result = attempt(key.clone()).await;
+            // The key is given to nobody else until it is finished, and controllers read their state again.
+            let result = AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await;
+            let result = result.unwrap_or_else(|_| Err(Status::internal_error("the controller panicked")));
             self.finish(&key, result);
         }
     }
@@ -150,17 +181,17 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
     /// The next key whose turn it is.
     async fn next(&self) -> K {
         loop {
-            let added = self.0.added.notified();
+            let changed = self.0.changed.notified();
             let next_pause = match self.take() {
                 Ok(key) => return key,
                 Err(next_pause) => next_pause,
             };
             match next_pause {
                 Some(until) => tokio::select! {
-                    () = added => {}
+                    () = changed => {}
                     () = tokio::time::sleep_until(until) => {}
                 },
-                None => added.await,
+                None => changed.await,
             }
         }
     }
@@ -175,6 +206,8 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
             if let Some(queued) = state.keys.get_mut(&key) {
                 queued.phase = KeyPhase::Ready { since };
             }
+            // client-go adds it again.
+            self.0.metrics.record_add();
             state.ready.push_back(key);
         }
         let Some(key) = state.ready.pop_front() else {
@@ -187,23 +220,30 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
                 _ => now,
             };
             self.0.metrics.record_start(now.saturating_duration_since(since), began);
-            queued.phase = KeyPhase::Running { began, is_added_again: false, has_progress: false };
+            queued.phase = KeyPhase::Running { began, is_added_again: false, retries_soon: false };
         }
         self.note_change(state);
         Ok(key)
     }
 
-    /// Ends the turn of a key.
+    /// Notes the result of reconciling a key.
     fn finish(&self, key: &K, result: Result<(), Status>) {
         let mut guard = self.0.state.lock();
         let (state, now) = (&mut *guard, Instant::now());
         let Some(queued) = state.keys.get_mut(key) else { return };
-        let KeyPhase::Running { began, is_added_again, has_progress } = queued.phase else { return };
-        let failure = result.as_ref().err().map(|status| format!("{key}: {}", status.message));
-        self.0.metrics.record_end(began, failure);
+        let KeyPhase::Running { began, is_added_again, retries_soon } = queued.phase else { return };
+        self.0.metrics.record_end(began, result.is_err());
+        match (&result, queued.failing_since) {
+            (Ok(()), Some(since)) => drop(state.failing.remove(&(since, key.clone()))),
+            (Err(_), None) => {
+                queued.failing_since = Some(now);
+                state.failing.insert((now, key.clone()));
+            }
+            _ => {}
+        }
         match result {
             Ok(()) if is_added_again => {
-                *queued = QueuedKey { phase: KeyPhase::Ready { since: now }, failures: 0, failure: String::new() };
+                *queued = QueuedKey::ready(now);
                 state.ready.push_back(key.clone());
             }
             Ok(()) => {
@@ -211,14 +251,14 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
                 self.0.finished.notify_waiters();
             }
             Err(status) => {
-                if has_progress {
+                if retries_soon || is_added_again {
                     queued.failures = 0;
                 }
                 let pause = self.0.back_off.pause(queued.failures);
                 queued.failures = queued.failures.saturating_add(1);
                 if queued.failure != status.message {
                     let controller = self.0.metrics.name();
-                    tracing::warn!(controller, %key, "not finished, tried again in {pause:?}: {}", status.message);
+                    tracing::warn!(controller, %key, "reconcile failed, retried in {pause:?}: {}", status.message);
                     queued.failure = status.message;
                 }
                 queued.phase = KeyPhase::Delayed { until: now + pause };
@@ -229,8 +269,12 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
     }
 
     fn note_change(&self, state: &WorkQueueState<K>) {
-        self.0.metrics.set_depth(state.ready.len(), state.delayed.len());
-        self.0.added.notify_waiters();
+        let failure = state.failing.first().and_then(|(since, key)| {
+            let text = format!("{key}: {}", state.keys.get(key)?.failure);
+            Some(WorkQueueFailure { since: since.into_std(), text })
+        });
+        self.0.metrics.set_state(state.ready.len(), state.failing.len(), failure);
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -267,13 +311,13 @@ mod tests {
         run_for(Duration::from_secs(200), queue.run(attempt)).await;
         assert_eq!(*attempts.borrow(), [0, 1, 3, 7, 15, 31, 63, 123, 183]);
         queue.add("a".to_owned());
-        queue.hasten(&"a".to_owned());
-        queue.hasten(&"b".to_owned());
+        queue.retry_soon(&"a".to_owned());
+        queue.retry_soon(&"b".to_owned());
         run_for(Duration::from_millis(3_500), queue.run(attempt)).await;
         assert_eq!(attempts.borrow()[9..], [201, 202]);
         let stats = queue.0.metrics.stats();
-        assert_eq!((stats.adds, stats.retries, stats.queued, stats.running, stats.delayed), (1, 11, 0, 0, 1));
-        assert_eq!(stats.failure.as_deref(), Some("a: objects remain"));
+        assert_eq!((stats.adds, stats.failures, stats.queued, stats.running, stats.failing), (11, 11, 0, 0, 1));
+        assert_eq!(stats.failure.unwrap().text, "a: objects remain");
     }
 
     #[tokio::test(start_paused = true)]
@@ -290,7 +334,7 @@ mod tests {
         run_for(Duration::from_secs(1), queue.run(attempt)).await;
         assert_eq!(attempts.get(), 2);
         assert!(queue.is_empty());
-        queue.wait_until_finished(&["a".to_owned()]).await;
+        queue.wait_until_finished(vec!["a".to_owned()]).await;
         queue.add("a".to_owned());
         assert!(!queue.is_empty());
     }
@@ -303,7 +347,7 @@ mod tests {
         let attempt = |key: String| {
             attempts.borrow_mut().push(began.elapsed().as_secs());
             if attempts.borrow().len() == 3 {
-                queue.hasten(&key);
+                queue.retry_soon(&key);
             }
             async { remains() }
         };
@@ -329,9 +373,7 @@ mod tests {
         for key in ["a", "b", "c", "a", "d"] {
             queue.add(key.to_owned());
         }
-        let (waited, absent) = ("d".to_owned(), "x".to_owned());
-        let keys = [waited, absent];
-        let finished = queue.wait_until_finished(&keys);
+        let finished = queue.wait_until_finished(vec!["d".to_owned(), "x".to_owned()]);
         let add_again = async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             queue.add("a".to_owned());
@@ -344,5 +386,64 @@ mod tests {
             () = add_again => {}
         }
         assert_eq!(most.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_of_the_key_that_fails_for_the_longest_time_is_reported_until_it_succeeds() {
+        let (queue, began) = (queue(), Instant::now());
+        for key in ["a", "b"] {
+            queue.add(key.to_owned());
+        }
+        let reconcile = |key: String| async move {
+            // `a` works for long, and fails twice; `b` fails once.
+            let is_late = began.elapsed() > Duration::from_secs(3);
+            tokio::time::sleep(Duration::from_millis(if key == "a" { 500 } else { 1 })).await;
+            match (&*key, is_late) {
+                ("b", false) if began.elapsed() < Duration::from_secs(1) => remains(),
+                ("a", false) => Err(Status::service_unavailable("held")),
+                _ => Ok(()),
+            }
+        };
+        let failure = || queue.0.metrics.stats().failure.map(|failure| failure.text);
+        run_for(Duration::from_millis(700), queue.run(&reconcile)).await;
+        assert_eq!(failure().as_deref(), Some("a: held"));
+        assert_eq!(queue.0.metrics.stats().failing, 2);
+        run_for(Duration::from_millis(1_500), queue.run(&reconcile)).await;
+        assert_eq!((failure().as_deref(), queue.0.metrics.stats().failing), (Some("a: held"), 1));
+        run_for(Duration::from_secs(10), queue.run(&reconcile)).await;
+        assert_eq!((failure(), queue.0.metrics.stats().failing), (None, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_is_a_failure_of_its_key() {
+        let (queue, attempts) = (queue(), Cell::new(0));
+        queue.add("a".to_owned());
+        let reconcile = |_| {
+            attempts.set(attempts.get() + 1);
+            let is_first = attempts.get() == 1;
+            async move {
+                assert!(!is_first, "a defect");
+                Ok(())
+            }
+        };
+        run_for(Duration::from_secs(5), queue.run(reconcile)).await;
+        assert_eq!(attempts.get(), 2);
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_added_while_it_fails_does_not_wait_for_a_long_pause() {
+        let (queue, began) = (queue(), Instant::now());
+        let attempts = RefCell::new(Vec::new());
+        queue.add("a".to_owned());
+        let reconcile = |key: String| {
+            attempts.borrow_mut().push(began.elapsed().as_secs());
+            if attempts.borrow().len() == 4 {
+                queue.add(key);
+            }
+            async { remains() }
+        };
+        run_for(Duration::from_secs(11), queue.run(reconcile)).await;
+        assert_eq!(*attempts.borrow(), [0, 1, 3, 7, 8, 10]);
     }
 }

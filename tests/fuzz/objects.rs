@@ -18,7 +18,7 @@ use narthex::authenticate::{
 };
 use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
 use narthex::controllers::Controllers;
-use narthex::observe::metrics::WorkQueues;
+use narthex::observe::metrics::WorkQueueRegistry;
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
 use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest};
@@ -367,7 +367,7 @@ fn stored_object_requests() {
     let clock: store::Clock = Arc::new(|| 1_000_000);
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
-    local.block_on(&runtime, Controllers::start(&api, &WorkQueues::default())).unwrap();
+    local.block_on(&runtime, Controllers::start(&api, &WorkQueueRegistry::default())).unwrap();
     let notifier = api.collections().notifier();
     let user = local.block_on(&runtime, anonymous_user());
     let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier, user));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
+use crate::controllers::EnabledControllers;
 use crate::kinds::ValidationSettings;
 use crate::resources::runtime_config::RuntimeConfig;
 use crate::rest::ApiServerSettings;
@@ -19,6 +20,8 @@ pub struct EmbeddedApiConfig {
     pub synchronizes: bool,
     /// Settings of the embedded API server.
     pub settings: ApiServerSettings,
+    /// The controllers that run.
+    pub controllers: EnabledControllers,
 }
 
 const NAME: &str = "embedded-api";
@@ -41,12 +44,15 @@ pub(in crate::config) fn embedded_api(
     let event_ttl = parser.positive_duration("event-ttl");
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
+    let controllers = EnabledControllers::parse(&parser.list("controllers"));
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
     };
     if !is_enabled {
-        for flag in ["store-file", "runtime-config", "event-ttl", "allow-unenforced-rules", "unsafe-no-fsync"] {
+        for flag in
+            ["store-file", "runtime-config", "event-ttl", "controllers", "allow-unenforced-rules", "unsafe-no-fsync"]
+        {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -69,8 +75,12 @@ pub(in crate::config) fn embedded_api(
         parser.add_problem("runtime-config", why);
         RuntimeConfig::default()
     });
+    let controllers = controllers.unwrap_or_else(|why| {
+        parser.add_problem("controllers", why);
+        EnabledControllers::default()
+    });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
     let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, validation };
-    Some(EmbeddedApiConfig { store_file, synchronizes, settings })
+    Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
 }

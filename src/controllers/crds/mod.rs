@@ -2,8 +2,8 @@
 //! their groups, and has what is deleted removed.
 
 mod conditions;
-mod known_crds;
 mod names;
+mod reconciler;
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use kubeapi::Status;
 use store::watch_cache::ResourceCollection;
 use tokio::sync::Mutex;
 
-use self::known_crds::KnownCrds;
+use self::reconciler::CrdReconciler;
 use super::builtin_collection;
 use super::runner::Controller;
-use crate::observe::metrics::WorkQueues;
+use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct CrdController {
     queue: WorkQueue<&'static str>,
     crds: ResourceCollection,
-    known: Mutex<KnownCrds>,
+    reconciler: Mutex<CrdReconciler>,
 }
 
 impl CrdController {
@@ -38,15 +38,15 @@ impl CrdController {
     /// The store cannot be read.
     pub(super) async fn start(
         api: &ApiServer,
-        metrics: &WorkQueues,
+        metrics: &WorkQueueRegistry,
         api_services: WorkQueue<String>,
     ) -> Result<CrdController, Status> {
         let crds = builtin_collection(api, "apiextensions.k8s.io", "customresourcedefinitions")?;
         crds.ensure_loaded().await.map_err(|error| unavailable(&error))?;
-        let known = Mutex::new(KnownCrds::new(api, &crds, api_services));
-        let queue = WorkQueue::new(BackOff { first: PAUSE, longest: PAUSE }, metrics.add("crds"));
+        let reconciler = Mutex::new(CrdReconciler::new(api, &crds, api_services));
+        let queue = WorkQueue::new(BackOff { initial: PAUSE, max: PAUSE }, metrics.register("crds"));
         queue.add(ALL);
-        Ok(CrdController { queue, crds, known })
+        Ok(CrdController { queue, crds, reconciler })
     }
 
     /// The CRDs.
@@ -70,6 +70,6 @@ impl Controller for CrdController {
     }
 
     async fn reconcile(&self, _all: &&'static str) -> Result<(), Status> {
-        self.known.lock().await.reconcile().await
+        self.reconciler.lock().await.reconcile().await
     }
 }

@@ -9,12 +9,12 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
-use store::watch_cache::{Error, ListQuery, ResourceCollection, Stored, WatchEvent};
+use store::watch_cache::{Error, ListQuery, ResourceCollection, Stored, WatchEvent, WatchEventKind};
 use store::{CommitCondition, Prefix};
 
 use self::conditions::RemainingContent;
 use super::builtin_collection;
-use super::runner::Controller;
+use super::runner::{Controller, FeedEvent};
 use crate::conversion::stored_object;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
@@ -46,10 +46,15 @@ impl NamespaceController {
         &self.namespaces
     }
 
-    /// Adds a namespace that is marked.
-    pub(super) fn observe(&self, event: Option<&WatchEvent>) {
-        let object = event.and_then(|event| event.object.as_ref());
-        if let Some(namespace) = object.filter(|one| one.metadata().deletion_timestamp.is_some()) {
+    /// Adds a terminating namespace.
+    pub(super) fn observe(&self, event: &FeedEvent<'_>) {
+        if let FeedEvent::Object(WatchEvent {
+            kind: WatchEventKind::Added | WatchEventKind::Modified,
+            object: Some(namespace),
+            ..
+        }) = event
+            && namespace.metadata().deletion_timestamp.is_some()
+        {
             self.queue().add(namespace.name().to_owned());
         }
     }
@@ -158,9 +163,12 @@ async fn remove_objects_of_kind(
     let collection = api.collection(&kind.resource)?;
     let query = ListQuery { namespace: Some(namespace.to_owned()), ..ListQuery::default() };
     let objects = collection.list(&query).await.map_err(|error| unavailable(&error))?.objects;
-    for object in remove_objects(&collection, kind, objects).await? {
-        remaining.add_object(&kind.resource, ObjectMetaView::of_map(&stored_object(&object).await?));
-    }
+    // Each at once: what was marked counts even if the deletion of another fails.
+    remove_objects(&collection, kind, objects, async |object| {
+        remaining.add_object(&kind.resource, ObjectMetaView::of_map(&stored_object(object).await?));
+        Ok(())
+    })
+    .await?;
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMe
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub use families::storage::{ResourceStats, StorageMetrics, StorageRequests, StorageStats};
 pub(in crate::observe) use families::tracing::{SpanCounts, SpanLoss};
-pub use families::work_queues::{WorkQueueMetrics, WorkQueueStats, WorkQueues};
+pub use families::work_queues::{WorkQueueFailure, WorkQueueMetrics, WorkQueueRegistry, WorkQueueStats};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
@@ -90,7 +90,7 @@ pub struct Metrics {
     storage: StorageMetrics,
     conversion: Arc<ConversionMetrics>,
     compute: Arc<ComputeMetrics>,
-    work_queues: WorkQueues,
+    work_queues: WorkQueueRegistry,
 }
 
 /// The open connections of the client listener.
@@ -200,7 +200,7 @@ impl Metrics {
             storage: StorageMetrics::default(),
             conversion: Arc::default(),
             compute: Arc::default(),
-            work_queues: WorkQueues::default(),
+            work_queues: WorkQueueRegistry::default(),
         })
     }
 
@@ -285,7 +285,7 @@ impl Metrics {
     }
 
     /// Metrics of the controllers' work queues.
-    pub fn work_queues(&self) -> &WorkQueues {
+    pub fn work_queues(&self) -> &WorkQueueRegistry {
         &self.work_queues
     }
 

@@ -580,12 +580,12 @@ mod tests {
         metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
         metrics.compute().record_wait(Duration::from_millis(6));
         metrics.compute().record_refusal(ComputeRefusal::QueueFull);
-        let work_queue = metrics.work_queues().add("namespace");
+        let work_queue = metrics.work_queues().register("namespace");
         work_queue.record_add();
-        work_queue.set_depth(0, 1);
+        work_queue.set_state(0, 1, None);
         let began = std::time::Instant::now();
         work_queue.record_start(Duration::from_millis(6), began);
-        work_queue.record_end(began, Some("a: objects remain".to_owned()));
+        work_queue.record_end(began, true);
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: Some(9968) });

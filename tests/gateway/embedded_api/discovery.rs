@@ -83,9 +83,9 @@ async fn embedded_api_openapi_v2_describes_stored_kinds() {
     let document = client.get("/openapi/v2").await;
     assert_eq!(document.status, 200, "{}", document.text());
     let document = document.json();
-    let lease = &document["crds"]["io.k8s.api.coordination.v1.Lease"];
+    let lease = &document["definitions"]["io.k8s.api.coordination.v1.Lease"];
     assert!(lease["description"].as_str().unwrap().starts_with("Lease defines a lease concept"));
-    assert_eq!(lease["properties"]["spec"]["$ref"], "#/crds/io.k8s.api.coordination.v1.LeaseSpec");
+    assert_eq!(lease["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.coordination.v1.LeaseSpec");
     assert!(document["paths"]["/api/v1/namespaces/{namespace}/secrets"]["post"].is_object());
     let protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     let encoded = client.send_and_read(get("/openapi/v2", &[("accept", protobuf)])).await;

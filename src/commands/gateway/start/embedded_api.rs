@@ -94,6 +94,7 @@ pub(super) fn start_embedded_api(
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources, api.clone());
     let (sender, created) = channel();
+    let enabled = embedded.controllers;
     let (first, metrics, mut drain) = (api.clone(), metrics.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
         let controllers = match Controllers::start(&first, metrics.work_queues()).await {
@@ -106,7 +107,7 @@ pub(super) fn start_embedded_api(
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier));
+        tokio::task::spawn_local(controllers.run(notifier, enabled));
         // Before the first request for each. A resource that cannot be read is tried again by its requests.
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;

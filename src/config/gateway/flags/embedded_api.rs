@@ -26,6 +26,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
+            "controllers",
+            FlagKind::List("NAME"),
+            "*",
+            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There is namespace-controller (or namespace), which deletes what is in a deleted namespace. Turn off what a kube-controller-manager beside this gateway runs",
+        ),
+        Flag::new(
             "allow-unenforced-rules",
             FlagKind::Switch,
             "false",

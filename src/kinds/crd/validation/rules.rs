@@ -12,7 +12,7 @@ use super::hoisted::HoistedSpec;
 use super::selectable::find_schema;
 
 const WHY_REFUSED: &str = "validation rules are not enforced by this server; the flag --allow-unenforced-rules makes it \
-    accept the definition, and ignore them";
+    accept the CRD, and ignore them";
 /// Rules that are named, at most.
 const MAX_REPORTED: usize = 10;
 

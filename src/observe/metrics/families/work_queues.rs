@@ -12,7 +12,7 @@ use crate::observe::metrics::exposition::{MetricType, MetricsText};
 
 /// Metrics of all work queues.
 #[derive(Default)]
-pub struct WorkQueues(Mutex<Vec<Arc<WorkQueueMetrics>>>);
+pub struct WorkQueueRegistry(Mutex<Vec<Arc<WorkQueueMetrics>>>);
 
 /// Metrics of one work queue.
 pub struct WorkQueueMetrics {
@@ -33,23 +33,32 @@ struct WorkQueueCounts {
 pub struct WorkQueueStats {
     /// Name of the controller.
     pub name: &'static str,
-    /// Keys that wait for their turn.
+    /// Keys that are ready.
     pub queued: u64,
-    /// Keys that are worked on.
+    /// Keys that are being reconciled.
     pub running: u64,
-    /// Keys that failed and are tried again after a pause.
-    pub delayed: u64,
+    /// Keys that failed and have not succeeded since. They are retried after a pause.
+    pub failing: u64,
     /// Keys that were added.
     pub adds: u64,
     /// Attempts that failed.
-    pub retries: u64,
-    /// Key and error of the last attempt that failed, until all keys have succeeded.
-    pub failure: Option<String>,
+    pub failures: u64,
+    /// The failure of the key that fails for the longest time.
+    pub failure: Option<WorkQueueFailure>,
 }
 
-impl WorkQueues {
+/// Why a key fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkQueueFailure {
+    /// Time of its first failure.
+    pub since: Instant,
+    /// The key and its last error.
+    pub text: String,
+}
+
+impl WorkQueueRegistry {
     /// Metrics of a new queue.
-    pub fn add(&self, name: &'static str) -> Arc<WorkQueueMetrics> {
+    pub fn register(&self, name: &'static str) -> Arc<WorkQueueMetrics> {
         let metrics = Arc::new(WorkQueueMetrics::new(name));
         self.0.lock().push(metrics.clone());
         metrics
@@ -83,7 +92,7 @@ impl WorkQueues {
         render_durations(&queues, text, ("workqueue_queue_duration_seconds", waits), |counts| &counts.waits);
         let retries = "[ALPHA] Total number of retries handled by workqueue";
         render_numbers(&queues, text, ("workqueue_retries_total", MetricType::Counter, retries), |counts| {
-            counts.stats.retries
+            counts.stats.failures
         });
         text.family(
             "workqueue_unfinished_work_seconds",
@@ -152,13 +161,10 @@ impl WorkQueueMetrics {
         self.counts.lock().stats.adds += 1;
     }
 
-    /// Sets how many keys wait for their turn, and how many for the end of their pause.
-    pub fn set_depth(&self, queued: usize, delayed: usize) {
+    /// Sets how many keys are ready, how many fail, and the failure of the one that fails for the longest time.
+    pub fn set_state(&self, queued: usize, failing: usize, failure: Option<WorkQueueFailure>) {
         let stats = &mut self.counts.lock().stats;
-        (stats.queued, stats.delayed) = (queued as u64, delayed as u64);
-        if delayed == 0 {
-            stats.failure = None;
-        }
+        (stats.queued, stats.failing, stats.failure) = (queued as u64, failing as u64, failure);
     }
 
     /// Records that work on a key begins, which waited for `wait`.
@@ -168,17 +174,14 @@ impl WorkQueueMetrics {
         counts.running.push(now);
     }
 
-    /// Records the end of the work that began at `began`, and why it failed.
-    pub fn record_end(&self, began: Instant, failure: Option<String>) {
+    /// Records the end of the work that began at `began`.
+    pub fn record_end(&self, began: Instant, is_failure: bool) {
         let mut counts = self.counts.lock();
         counts.work.observe_duration(began.elapsed());
         if let Some(index) = counts.running.iter().position(|one| *one == began) {
             counts.running.swap_remove(index);
         }
-        counts.stats.retries += u64::from(failure.is_some());
-        if failure.is_some() {
-            counts.stats.failure = failure;
-        }
+        counts.stats.failures += u64::from(is_failure);
     }
 
     fn running_seconds(&self) -> impl Iterator<Item = f64> {

@@ -13,7 +13,7 @@ use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use super::names::{TakenNames, accept_names};
-use crate::controllers::crd_removal::is_pending;
+use crate::controllers::crd_removal::needs_cleanup;
 use crate::controllers::local_api_services::api_service_name;
 use crate::conversion::stored_object;
 use crate::resources::catalog::CatalogEntry;
@@ -25,13 +25,16 @@ use crate::work_queue::WorkQueue;
 /// with pauses of seconds.
 const DOCUMENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Longest wait for the Local APIServices of new group-versions. The catalog is published without them; statuses wait.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The CRDs as they were read, with what is not dealt with yet.
-pub(super) struct KnownCrds {
+pub(super) struct CrdReconciler {
     api: ApiServer,
     crds: ResourceCollection,
     /// Names of the Local APIServices to be looked at.
     api_services: WorkQueue<String>,
-    known: BTreeMap<String, KnownCrd>,
+    loaded: BTreeMap<String, LoadedCrd>,
     /// Names of CRDs whose schemas were checked, with uids and generations.
     checked: HashMap<String, (String, i64)>,
     /// Groups with CRDs that changed since names were accepted.
@@ -49,7 +52,7 @@ const RULES_FIELD: &str = "\"x-kubernetes-validations\":[{";
 type StoredCrd = (Arc<Stored>, Arc<Crd>);
 
 /// A CRD, and what it makes of the catalog.
-struct KnownCrd {
+struct LoadedCrd {
     revision: Revision,
     crd: Arc<Crd>,
     /// The CRD of which `entries` are made: with names that are accepted but not written yet.
@@ -57,23 +60,23 @@ struct KnownCrd {
     entries: Vec<CatalogEntry>,
 }
 
-impl KnownCrds {
+impl CrdReconciler {
     /// Reads the CRDs of the store and publishes the catalog. `crds` is loaded.
-    pub(super) fn new(api: &ApiServer, crds: &ResourceCollection, api_services: WorkQueue<String>) -> KnownCrds {
-        let mut known = KnownCrds {
+    pub(super) fn new(api: &ApiServer, crds: &ResourceCollection, api_services: WorkQueue<String>) -> CrdReconciler {
+        let mut reconciler = CrdReconciler {
             api: api.clone(),
             crds: crds.clone(),
             api_services,
-            known: BTreeMap::new(),
+            loaded: BTreeMap::new(),
             checked: HashMap::new(),
             changed_groups: BTreeSet::new(),
             // The last process may have ended before it dealt with what it stored.
             is_behind: true,
             registered: BTreeSet::new(),
         };
-        known.update_catalog();
-        known.registered = known.served_versions();
-        known
+        reconciler.update_catalog();
+        reconciler.registered = reconciler.served_versions();
+        reconciler
     }
 
     /// Brings the status of every CRD, the catalog and the registered groups up to date.
@@ -87,7 +90,7 @@ impl KnownCrds {
                 return Err(status);
             }
             self.read_changes();
-            self.remove_deleted();
+            self.queue_terminating_crds();
             // What was read since names were accepted: no event tells of it again.
             self.is_behind = !self.changed_groups.is_empty();
         }
@@ -103,7 +106,9 @@ impl KnownCrds {
             let changed = served.symmetric_difference(&self.registered);
             let changed: Vec<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
             changed.iter().for_each(|name| self.api_services.add(name.clone()));
-            self.api_services.wait_until_finished(&changed).await;
+            let registered = self.api_services.wait_until_finished(changed);
+            let timed_out = |_| Status::service_unavailable("Local APIServices cannot be written");
+            tokio::time::timeout(REGISTRATION_TIMEOUT, registered).await.map_err(timed_out)?;
             self.registered = served;
         }
         if !accepted.is_empty() {
@@ -127,16 +132,16 @@ impl KnownCrds {
             snapshot.range(self.crds.prefix(), None).map(|stored| (stored.name(), stored)).collect();
         let mut has_changed = false;
         let changed_groups = &mut self.changed_groups;
-        self.known.retain(|name, known| {
+        self.loaded.retain(|name, loaded| {
             let stays = stored.contains_key(name.as_str());
             if !stays {
                 has_changed = true;
-                changed_groups.insert(known.crd.spec.group.clone());
+                changed_groups.insert(loaded.crd.spec.group.clone());
             }
             stays
         });
         for (name, stored) in stored {
-            if self.known.get(name).is_some_and(|known| known.revision == stored.revision()) {
+            if self.loaded.get(name).is_some_and(|loaded| loaded.revision == stored.revision()) {
                 continue;
             }
             has_changed = true;
@@ -146,16 +151,16 @@ impl KnownCrds {
                     self.changed_groups.insert(crd.spec.group.clone());
                     let entries = self.entries_of(&crd, stored);
                     let (revision, crd) = (stored.revision(), Arc::new(crd));
-                    let known = KnownCrd { revision, served: crd.clone(), crd, entries };
-                    self.known.insert(name.to_owned(), known);
+                    let loaded = LoadedCrd { revision, served: crd.clone(), crd, entries };
+                    self.loaded.insert(name.to_owned(), loaded);
                 }
                 Err(error) => {
-                    tracing::error!(definition = name, "stored CustomResourceDefinition cannot be read: {error}");
-                    self.known.remove(name);
+                    tracing::error!(crd = name, "stored CustomResourceDefinition cannot be read: {error}");
+                    self.loaded.remove(name);
                 }
             }
         }
-        self.api.unenforced_rules().lock().retain(|name| self.known.contains_key(name));
+        self.api.retain_unenforced(|name| self.loaded.contains_key(name));
         has_changed
     }
 
@@ -168,19 +173,19 @@ impl KnownCrds {
         // Its objects would be those of the server, and be deleted with the CRD.
         if self.api.has_builtin_group(&crd.spec.group) {
             let (name, group) = (&crd.metadata.name, &crd.spec.group);
-            tracing::warn!(definition = name, group, "CustomResourceDefinition not served: its group is built in");
+            tracing::warn!(crd = name, group, "CustomResourceDefinition not served: its group is built in");
             return Vec::new();
         }
-        let known = self.known.get(&crd.metadata.name).filter(|known| {
-            let (before, now) = (&known.served, crd);
+        let loaded = self.loaded.get(&crd.metadata.name).filter(|loaded| {
+            let (before, now) = (&loaded.served, crd);
             (&before.metadata.uid, &before.spec, &before.status.accepted_names)
                 == (&now.metadata.uid, &now.spec, &now.status.accepted_names)
         });
-        let Some((known, first)) = known.and_then(|known| Some((known, known.entries.first()?))) else {
+        let Some((loaded, first)) = loaded.and_then(|loaded| Some((loaded, loaded.entries.first()?))) else {
             return custom_entries(crd, stored, None);
         };
-        if known.served.metadata.deletion_timestamp == crd.metadata.deletion_timestamp {
-            return known.entries.clone();
+        if loaded.served.metadata.deletion_timestamp == crd.metadata.deletion_timestamp {
+            return loaded.entries.clone();
         }
         custom_entries(crd, stored, first.kind.resource.custom.as_ref())
     }
@@ -188,15 +193,15 @@ impl KnownCrds {
     /// Accepts the names of every CRD of some groups, the older ones first, checks schemas and approvals. Returns
     /// the CRDs whose status changed.
     fn accept_all_names(&mut self, changed_groups: &BTreeSet<String>) -> Vec<Crd> {
-        self.checked.retain(|name, _| self.known.contains_key(name));
+        self.checked.retain(|name, _| self.loaded.contains_key(name));
         // Names are taken within a group.
         let mut groups: BTreeMap<String, Vec<StoredCrd>> = BTreeMap::new();
         let snapshot = self.crds.snapshot();
         for stored in snapshot.range(self.crds.prefix(), None) {
-            let Some(known) = self.known.get(stored.name()) else { continue };
-            if changed_groups.contains(&known.crd.spec.group) {
-                let group = groups.entry(known.crd.spec.group.clone()).or_default();
-                group.push((stored.clone(), known.crd.clone()));
+            let Some(loaded) = self.loaded.get(stored.name()) else { continue };
+            if changed_groups.contains(&loaded.crd.spec.group) {
+                let group = groups.entry(loaded.crd.spec.group.clone()).or_default();
+                group.push((stored.clone(), loaded.crd.clone()));
             }
         }
         let mut accepted = Vec::new();
@@ -228,9 +233,9 @@ impl KnownCrds {
             if !is_same {
                 taken.replace(before, &crd);
                 let entries = self.entries_of(&crd, stored);
-                if let Some(known) = self.known.get_mut(&name).filter(|known| known.revision == stored.revision()) {
-                    known.entries = entries;
-                    known.served = Arc::new(crd.clone());
+                if let Some(loaded) = self.loaded.get_mut(&name).filter(|loaded| loaded.revision == stored.revision()) {
+                    loaded.entries = entries;
+                    loaded.served = Arc::new(crd.clone());
                 }
                 accepted.push(crd);
             }
@@ -242,7 +247,7 @@ impl KnownCrds {
         let name = &crd.metadata.name;
         let key = self.crds.prefix().key("", name).map_err(Status::internal_error)?;
         let Some(stored) = self.crds.get(&key) else { return Ok(()) };
-        if self.known.get(name).is_none_or(|known| known.revision != stored.revision()) {
+        if self.loaded.get(name).is_none_or(|loaded| loaded.revision != stored.revision()) {
             return Ok(());
         }
         let mut object: Map<String, Value> = stored_object(&stored).await?;
@@ -259,18 +264,18 @@ impl KnownCrds {
 
     fn update_catalog(&mut self) {
         self.read_changes();
-        let entries = self.known.values().flat_map(|known| known.entries.iter().cloned());
+        let entries = self.loaded.values().flat_map(|loaded| loaded.entries.iter().cloned());
         self.api.publish_custom(entries.collect());
     }
 
     fn served_versions(&self) -> BTreeSet<(String, String)> {
-        let kinds = self.known.values().flat_map(|known| &known.entries).map(|entry| &entry.kind);
+        let kinds = self.loaded.values().flat_map(|loaded| &loaded.entries).map(|entry| &entry.kind);
         kinds.map(|kind| (kind.resource.group.to_string(), kind.version.version.to_string())).collect()
     }
 
-    /// Begins the removal of CRDs that are marked.
-    fn remove_deleted(&self) {
-        for crd in self.known.values().map(|known| &known.crd).filter(|crd| is_pending(crd)) {
+    /// Has terminating CRDs removed.
+    fn queue_terminating_crds(&self) {
+        for crd in self.loaded.values().map(|loaded| &loaded.crd).filter(|crd| needs_cleanup(crd)) {
             let (name, uid) = (crd.metadata.name.clone(), crd.metadata.uid.clone());
             self.api.removal_queues().crds.add(CrdIdentity { name, uid });
         }
@@ -280,12 +285,9 @@ impl KnownCrds {
 /// Notes whether a CRD has rules. Their expressions are not evaluated here, which is logged once.
 fn note_unenforced_rules(api: &ApiServer, name: &str, crd: &[u8]) {
     let count = std::str::from_utf8(crd).map_or(0, |text| text.matches(RULES_FIELD).count());
-    let mut unenforced = api.unenforced_rules().lock();
-    if count == 0 {
-        unenforced.remove(name);
-    } else if unenforced.insert(name.to_owned()) {
+    if api.set_unenforced(name, count > 0) {
         tracing::warn!(
-            definition = name,
+            crd = name,
             "CustomResourceDefinition with rules that are not enforced: {count} schemas have x-kubernetes-validations; \
              validate objects in the controller"
         );
