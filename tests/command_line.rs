@@ -1,6 +1,6 @@
 //! The command line: output streams and exit codes.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -393,4 +393,77 @@ fn status_wait_fails_when_nothing_answers() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("not ready within 10ms: cannot connect"), "{}", text(&output.stderr));
     assert_eq!(exit_code(&["status", "--wait=soon"], &[]), 2);
+}
+
+/// A process that ends with the test.
+struct KilledChild(Child);
+
+impl Drop for KilledChild {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The answer of an HTTP server; none until it listens.
+fn http_get(port: u16, path: &str) -> Option<String> {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn envtest_programs_find_each_other() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("envtest");
+    let _ = std::fs::remove_dir_all(&directory);
+    let assets = directory.join("assets");
+    let output = narthex(&["envtest", "assets", "--dir", assets.to_str().expect("UTF-8")], &[]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{}\n", assets.display())));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let url = format!("http://127.0.0.1:{port}");
+    let data = directory.join("data");
+    let etcd = Command::new(assets.join("etcd"))
+        .env_clear()
+        .args([&format!("--data-dir={}", data.display()), &format!("--listen-client-urls={url}")])
+        .args([
+            &format!("--advertise-client-urls={url}"),
+            "--listen-peer-urls=http://localhost:0",
+            "--unsafe-no-fsync=true",
+        ])
+        .spawn();
+    let mut etcd = KilledChild(etcd.expect("etcd starts"));
+    let answer = (0..1_000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        http_get(port, "/health")
+    });
+    let answer = answer.expect("etcd listens");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("{\"health\":\"true\",\"reason\":\"\"}"),
+        "{answer}"
+    );
+    // As another etcd at the same address.
+    let certificates = directory.join("certificates");
+    std::fs::create_dir_all(&certificates).expect("a directory");
+    for file in ["apiserver.crt", "apiserver.key"] {
+        std::fs::write(certificates.join(file), "no PEM").expect("a file");
+    }
+    let start = |more: &[&str]| {
+        let certificates = format!("--cert-dir={}", certificates.display());
+        let line = [&["--etcd-servers", &url, "--secure-port=0", "--bind-address=127.0.0.1", &certificates][..], more];
+        let output = Command::new(assets.join("kube-apiserver")).env_clear().args(line.concat()).output();
+        let output = output.expect("kube-apiserver starts");
+        (output.status.code(), text(&output.stderr))
+    };
+    // What it does not accept is named, with the file or flag. The store would be where etcd's data is.
+    let (status, errors) = start(&["--profiling"]);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(errors.contains("apiserver.crt") && errors.contains("without an effect here: --profiling"), "{errors}");
+    let (status, errors) = start(&["--no-such-flag"]);
+    assert_eq!((status, errors.contains("unknown flag: --no-such-flag")), (Some(1), true), "{errors}");
+    let ended = Command::new("kill").args(["-TERM", &etcd.0.id().to_string()]).status();
+    assert!(ended.expect("kill").success());
+    assert_eq!(etcd.0.wait().expect("etcd ends").code(), Some(0));
+    assert!(data.is_dir());
 }

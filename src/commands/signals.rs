@@ -1,7 +1,10 @@
 //! The signals that end a process, and what the service manager is told meanwhile.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use tokio::runtime::Runtime;
 
 use super::watchdog;
 use crate::listen::unused_inherited_sockets;
@@ -20,16 +23,33 @@ pub(super) struct Shutdown<'t> {
     pub(super) timeout: Duration,
 }
 
+thread_local! {
+    /// The handlers, with the runtime that drives them, from [`install_handlers`] until they are waited for.
+    static HANDLERS: RefCell<Option<(Runtime, Signals)>> = const { RefCell::new(None) };
+}
+
+/// Handles SIGTERM and SIGINT from now on, on this thread. Called before the process serves: a signal that comes between its
+/// first request and [`shut_down_on_signal`] would end it without a drain.
+pub(super) fn install_handlers() {
+    // An error is reported where the handlers are waited for.
+    HANDLERS.set(new_handlers().ok());
+}
+
+fn new_handlers() -> std::io::Result<(Runtime, Signals)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let signals = runtime.block_on(async { Signals::new() })?;
+    Ok((runtime, signals))
+}
+
 /// Runs `wait` on this thread with the handlers of SIGTERM and SIGINT.
 pub(super) fn block_on_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
-    let waited = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .and_then(|runtime| runtime.block_on(async { Ok(wait(&mut Signals::new()?).await) }));
-    waited.unwrap_or_else(|error| {
-        tracing::error!(%error, "cannot install signal handlers");
-        ExitCode::FAILURE
-    })
+    match HANDLERS.take().map_or_else(new_handlers, Ok) {
+        Ok((runtime, mut signals)) => runtime.block_on(wait(&mut signals)),
+        Err(error) => {
+            tracing::error!(%error, "cannot install signal handlers");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Waits for a signal, logs it, and runs the shutdown `end`; a second signal ends the process at once. The service manager

@@ -6,10 +6,10 @@ use kubeapi::json::{quote_json_into, write_json};
 use kubeapi::names::{check_dns1123_subdomain, check_qualified_name};
 use serde_json::Value;
 
-use super::KindRules;
 use super::cells::{CellPrinter, first_non_empty, text_at, unknown};
 use super::selectable_fields::SelectableFields;
 use super::validation::{ValidationInput, text};
+use super::{DependentsRule, KindRules};
 
 /// The rules of `v1`.
 pub(super) static CORE_RULES: KindRules = KindRules {
@@ -55,7 +55,12 @@ pub(super) static RULES: KindRules = KindRules {
 };
 
 const fn event_rules(group: &'static str) -> KindRules {
-    KindRules { creates_on_update: true, expires: true, ..KindRules::of(group, "events") }
+    KindRules {
+        creates_on_update: true,
+        expires: true,
+        dependents: DependentsRule::Unsupported,
+        ..KindRules::of(group, "events")
+    }
 }
 
 /// Longest `reportingInstance`, `action` and `reason` in bytes.

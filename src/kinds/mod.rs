@@ -72,6 +72,8 @@ pub struct KindRules {
     pub expires: bool,
     /// What is removed together with an object.
     pub removal: RemovalRule,
+    /// What becomes of the objects that an object owns (`DefaultGarbageCollectionPolicy`).
+    pub dependents: DependentsRule,
     /// Fields that field selectors may name, of a built-in kind.
     pub selectable: SelectableFields,
     /// Changes the body of a request (`Convert_v1_*` in `pkg/apis/*/v1/conversion.go`).
@@ -112,6 +114,18 @@ pub enum RemovalRule {
     Namespace,
     /// The objects of a CustomResourceDefinition.
     CustomResourceDefinition,
+}
+
+/// What becomes of the objects that a deleted object owns, if the request does not say
+/// (`k8s.io/apiserver/pkg/registry/rest/delete.go`, `GarbageCollectionPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DependentsRule {
+    /// They are deleted.
+    Delete,
+    /// They lose their owner.
+    Orphan,
+    /// The request may not say it: objects of the kind own nothing.
+    Unsupported,
 }
 
 /// A write that replaces an object, or a part of it.
@@ -165,6 +179,7 @@ impl KindRules {
         returns_deleted_object: false,
         expires: false,
         removal: RemovalRule::Alone,
+        dependents: DependentsRule::Delete,
         selectable: SelectableFields::NONE,
         convert_body: |_| {},
         begin_create: |_| Ok(()),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::initial_status::reset_status;
 use super::selectable_fields::{SelectableFields, unsupported_with_kind};
-use super::{GenerationRule, KindRules};
+use super::{DependentsRule, GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
@@ -25,7 +25,11 @@ pub(super) static RULES: [KindRules; 36] = [
         ..returning_deleted("", "persistentvolumes")
     },
     KindRules { generation: GenerationRule::of(&["template"]), ..returning_deleted("", "podtemplates") },
-    KindRules { selectable: SelectableFields::of(&["status.replicas"]), ..counting_spec("", "replicationcontrollers") },
+    KindRules {
+        dependents: DependentsRule::Orphan,
+        selectable: SelectableFields::of(&["status.replicas"]),
+        ..counting_spec("", "replicationcontrollers")
+    },
     returning_deleted("", "resourcequotas"),
     counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
     counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
@@ -44,6 +48,7 @@ pub(super) static RULES: [KindRules; 36] = [
     KindRules { cells: |printer| scale_cells(printer.object, printer.now), ..KindRules::of("autoscaling", "scales") },
     counting_spec("batch", "cronjobs"),
     KindRules {
+        dependents: DependentsRule::Orphan,
         selectable: SelectableFields {
             labels: &["status.successful"],
             paths: &[("status.successful", &["status.succeeded"])],

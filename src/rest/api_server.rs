@@ -47,6 +47,8 @@ pub struct ApiServerSettings {
     pub request_timeout: Duration,
     /// Settings of the validation of objects.
     pub validation: ValidationSettings,
+    /// Whether a garbage collector runs, so that `Foreground` and `Orphan` become finalizers (`--enable-garbage-collector`).
+    pub has_collector: bool,
 }
 
 /// The embedded API server. Cheap to clone.

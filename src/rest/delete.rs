@@ -27,7 +27,7 @@ pub(super) async fn delete(
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<VerbReply, Status> {
-    let options = DeleteOptions::parse(request).await?;
+    let options = DeleteOptions::parse(request, api.settings.has_collector).await?;
     namespace::check_deletable(target)?;
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
@@ -56,7 +56,7 @@ pub(super) async fn delete_collection(
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<VerbReply, Status> {
-    let options = DeleteOptions::parse(request).await?;
+    let options = DeleteOptions::parse(request, api.settings.has_collector).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
     let mut list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;

@@ -4,6 +4,7 @@ use kubeapi::Status;
 use kubeapi::field_error::{FieldError, invalid_options_status};
 use kubeapi::json::read_json;
 use kubeapi::list_options::{is_true, parse_int64};
+use kubeapi::object_meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use kubeapi::protobuf::decode::{decode_object, read_envelope};
 use kubeapi::protobuf::normalize::normalize;
 use kubeapi::yaml::read_yaml;
@@ -14,6 +15,7 @@ use super::request::ApiRequest;
 use super::request_body::{media_type, unsupported_body};
 use super::write_options::dry_run;
 use crate::compute::run_sized;
+use crate::kinds::DependentsRule;
 use crate::resources::builtin::builtin_kinds;
 
 /// Options of a deletion.
@@ -24,15 +26,51 @@ pub(super) struct DeleteOptions {
     pub(super) uid: Option<String>,
     /// Precondition: the object's resourceVersion.
     pub(super) resource_version: Option<String>,
+    /// What becomes of the objects that the object owns; none without a garbage collector (`--enable-garbage-collector`).
+    pub(super) propagation: Option<PropagationPolicy>,
+}
+
+/// What becomes of the objects that a deleted object owns (`metav1.DeletionPropagation`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PropagationPolicy {
+    /// What the finalizers of the object, or the rules of its kind, say.
+    Default,
+    /// The garbage collector deletes them afterwards.
+    Background,
+    /// The garbage collector deletes them first.
+    Foreground,
+    /// The garbage collector removes their owner.
+    Orphan,
+}
+
+impl PropagationPolicy {
+    /// The finalizers of an object when it is deleted, if they change (`deletionFinalizersForGarbageCollection` in
+    /// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+    pub(super) fn new_finalizers(self, rule: DependentsRule, old: &[&str]) -> Option<Vec<String>> {
+        let has = |finalizer: &str| old.contains(&finalizer);
+        let added = match (rule, self) {
+            (DependentsRule::Unsupported, _) | (_, PropagationPolicy::Background) => None,
+            (_, PropagationPolicy::Foreground) => Some(FOREGROUND_FINALIZER),
+            (_, PropagationPolicy::Orphan) => Some(ORPHAN_FINALIZER),
+            (_, PropagationPolicy::Default) if has(ORPHAN_FINALIZER) => Some(ORPHAN_FINALIZER),
+            (_, PropagationPolicy::Default) if has(FOREGROUND_FINALIZER) => Some(FOREGROUND_FINALIZER),
+            (DependentsRule::Orphan, PropagationPolicy::Default) => Some(ORPHAN_FINALIZER),
+            (DependentsRule::Delete, PropagationPolicy::Default) => None,
+        };
+        let others = old.iter().copied().filter(|one| ![FOREGROUND_FINALIZER, ORPHAN_FINALIZER].contains(one));
+        let new: Vec<&str> = others.chain(added).collect();
+        let is_same = new.iter().all(|finalizer| has(finalizer)) && old.iter().all(|finalizer| new.contains(finalizer));
+        (!is_same).then(|| new.into_iter().map(str::to_owned).collect())
+    }
 }
 
 impl DeleteOptions {
     /// Reads the options. As in Kubernetes, a body replaces the query.
     ///
     /// # Errors
-    /// 400 for a malformed body; 422 for values that are not supported. `Foreground` and `Orphan` are refused by name:
-    /// there is no garbage collector.
-    pub(super) async fn parse(request: &ApiRequest<'_>) -> Result<DeleteOptions, Status> {
+    /// 400 for a malformed body; 422 for values that are not supported. Without a garbage collector `Foreground` and `Orphan`
+    /// are refused by name.
+    pub(super) async fn parse(request: &ApiRequest<'_>, has_collector: bool) -> Result<DeleteOptions, Status> {
         let (media_type, body) = (media_type(request.headers), request.body.clone());
         let body = run_sized(body.len(), move || read_body(&media_type, &body)).await??;
         let mut errors = Vec::new();
@@ -58,6 +96,17 @@ impl DeleteOptions {
         }
         match propagation.as_deref() {
             _ if !errors.is_empty() => {}
+            // `orphanDependents: false` is the former word for Background.
+            None | Some("") if has_collector => {
+                options.propagation = Some(match orphans {
+                    None => PropagationPolicy::Default,
+                    Some(true) => PropagationPolicy::Orphan,
+                    Some(false) => PropagationPolicy::Background,
+                });
+            }
+            Some("Background") if has_collector => options.propagation = Some(PropagationPolicy::Background),
+            Some("Foreground") if has_collector => options.propagation = Some(PropagationPolicy::Foreground),
+            Some("Orphan") if has_collector => options.propagation = Some(PropagationPolicy::Orphan),
             None | Some("" | "Background") if orphans != Some(true) => {}
             None | Some("" | "Background") => return Err(unsupported_propagation("Orphan")),
             Some(policy @ ("Foreground" | "Orphan")) => return Err(unsupported_propagation(policy)),
@@ -102,4 +151,31 @@ fn read_body(media_type: &str, body: &[u8]) -> Result<Option<Value>, Status> {
     // A field of the wrong type must not be passed over: it may be `dryRun`.
     normalize(&kinds.messages, message, &mut value).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
     Ok(value.is_object().then_some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_of_the_garbage_collector_are_those_of_the_policy() {
+        use DependentsRule::{Delete, Orphan as OrphanRule, Unsupported};
+        use PropagationPolicy::{Background, Default, Foreground, Orphan};
+        for (policy, rule, old, expected) in [
+            (Default, Delete, &["a"][..], None),
+            (Default, OrphanRule, &["a"], Some(&["a", "orphan"][..])),
+            (Default, OrphanRule, &["foregroundDeletion"], None),
+            (Default, Delete, &["orphan"], None),
+            (Background, OrphanRule, &["orphan", "a"], Some(&["a"])),
+            (Foreground, Delete, &[], Some(&["foregroundDeletion"])),
+            (Foreground, Delete, &["orphan"], Some(&["foregroundDeletion"])),
+            (Foreground, Delete, &["foregroundDeletion", "a"], None),
+            (Orphan, Delete, &["a"], Some(&["a", "orphan"])),
+            (Orphan, Unsupported, &[], None),
+            (Foreground, Unsupported, &["orphan"], Some(&[])),
+        ] {
+            let expected = expected.map(|all| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+            assert_eq!(policy.new_finalizers(rule, old), expected, "{policy:?} {rule:?} {old:?}");
+        }
+    }
 }

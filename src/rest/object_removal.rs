@@ -49,16 +49,24 @@ pub(super) async fn remove(
     let key = target.key(collection)?;
     loop {
         check_preconditions(target, &current, options)?;
-        let object = match needs_object(target, &current) {
+        let new_finalizers = new_finalizers(target, &current, options);
+        let mut object = match needs_object(target, &current) || new_finalizers.is_some() {
             true => Some(stored_object(&current).await?),
             false => None,
         };
+        let changes_finalizers = new_finalizers.is_some();
+        if let (Some(object), Some(finalizers)) = (&mut object, new_finalizers) {
+            change_metadata(object, |metadata| match finalizers.is_empty() {
+                true => metadata.remove("finalizers"),
+                false => metadata.insert("finalizers".to_owned(), json!(finalizers)),
+            });
+        }
         let is_marked = current.metadata().deletion_timestamp.is_some();
         // The objects of a CRD are deleted first.
         let is_gone = object.as_ref().is_none_or(|object| {
             !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
         });
-        if is_marked && !is_gone {
+        if is_marked && !is_gone && !changes_finalizers {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
         if options.is_dry_run && is_gone {
@@ -75,7 +83,9 @@ pub(super) async fn remove(
                 let write = move || {
                     let target = owned.target();
                     custom_resource::rewrite_stored(&target.kind, &mut object);
-                    mark(&target, &mut object);
+                    if !is_marked {
+                        mark(&target, &mut object);
+                    }
                     let value = write_stored_json(&object).bytes;
                     (object, value)
                 };
@@ -95,6 +105,13 @@ pub(super) async fn remove(
             Err(error) => return Err(cache_error(target, error)),
         }
     }
+}
+
+/// The finalizers that the garbage collector gets by a deletion, if they change. A value that cannot be read keeps its own.
+fn new_finalizers(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Option<Vec<String>> {
+    let policy = options.propagation.filter(|_| current.defect().is_none())?;
+    let old: Vec<&str> = current.metadata().finalizers.iter().map(|finalizer| &**finalizer).collect();
+    policy.new_finalizers(target.rules.dependents, &old)
 }
 
 /// Whether the deletion of an object depends on more than its metadata. A value that cannot be read has nothing that its

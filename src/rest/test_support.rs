@@ -29,6 +29,7 @@ pub(crate) async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer
         catalog: Arc::new(ResourceCatalog::default()),
         request_timeout: Duration::from_secs(60),
         validation: ValidationSettings::default(),
+        has_collector: false,
     };
     let (drainer, drain) = Drain::new();
     // Its end would be a drain.

@@ -362,6 +362,7 @@ fn stored_object_requests() {
         request_timeout: Duration::from_secs(60),
         catalog: Arc::default(),
         validation: narthex::kinds::ValidationSettings::default(),
+        has_collector: false,
     };
     let (_drainer, drain) = Drain::new();
     let clock: store::Clock = Arc::new(|| 1_000_000);

@@ -174,9 +174,11 @@ impl GatewayFlags {
         };
         let mut read = GatewayFlags::default();
         let (mut certificate_directory, mut has_certificate, mut runtime_config) = (None, false, Vec::new());
-        let mut has_anonymous = false;
+        let (mut has_anonymous, mut has_collector) = (false, "true".to_owned());
         for (name, value) in parse_flags(words, known)? {
             match name.as_str() {
+                // As in kube-apiserver, whose default is true.
+                "enable-garbage-collector" => has_collector = value,
                 "etcd-servers" => read.etcd_servers.extend(value.split(',').map(str::to_owned)),
                 "cert-dir" => certificate_directory = Some(PathBuf::from(value)),
                 "runtime-config" => runtime_config.push(value),
@@ -201,6 +203,7 @@ impl GatewayFlags {
             runtime_config.push("api/all=true".to_owned());
         }
         read.words.push(format!("--runtime-config={}", runtime_config.join(",")));
+        read.words.push(format!("--enable-garbage-collector={has_collector}"));
         if !has_anonymous {
             read.words.push("--anonymous-auth=true".to_owned());
         }
@@ -303,16 +306,17 @@ mod tests {
             format!("--client-ca-file={directory}/client-cert-auth-ca.crt"),
             "--secure-port=2".to_owned(),
             "--runtime-config=api/all=true".to_owned(),
+            "--enable-garbage-collector=true".to_owned(),
             "--anonymous-auth=true".to_owned(),
         ];
         let flags = read(&line).unwrap();
-        assert_eq!(flags.words[..6], expected);
-        assert_eq!(flags.words[6..], [format!("--cert-dir={directory}")]);
+        assert_eq!(flags.words[..7], expected);
+        assert_eq!(flags.words[7..], [format!("--cert-dir={directory}")]);
         assert_eq!((flags.etcd_servers, flags.unused), (vec!["http://127.0.0.1:1".to_owned()], BTreeSet::new()));
         std::fs::write(scratch.path().join("apiserver.crt"), "").unwrap();
         let certificate = [("tls-cert-file", "crt"), ("tls-private-key-file", "key")]
             .map(|(flag, end)| format!("--{flag}={directory}/apiserver.{end}"));
-        assert_eq!(read(&line).unwrap().words[6..], certificate);
+        assert_eq!(read(&line).unwrap().words[7..], certificate);
     }
 
     #[test]
@@ -321,7 +325,12 @@ mod tests {
         let flags =
             read(&[&line[..], &["--authorization-mode=Node,RBAC", "--runtime-config=v1/pods=true"]].concat()).unwrap();
         assert_eq!(flags.unused.into_iter().collect::<Vec<_>>(), ["etcd-cafile", "feature-gates", "profiling"]);
-        let expected = ["--anonymous-auth=false", "--authorization-mode=RBAC", "--runtime-config=v1/pods=true"];
+        let expected = [
+            "--anonymous-auth=false",
+            "--authorization-mode=RBAC",
+            "--runtime-config=v1/pods=true",
+            "--enable-garbage-collector=true",
+        ];
         assert_eq!(flags.words, expected);
         assert_eq!(read(&["--etcd-server=x"]).unwrap_err(), "unknown flag: --etcd-server");
         assert!(find_store(&[]).unwrap_err().starts_with("is required"));

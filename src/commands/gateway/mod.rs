@@ -34,6 +34,7 @@ pub use start::{GatewayFiles, start};
 pub(super) use start::{ReadPurpose, prepare};
 pub(super) use status::{egress_report, remote_call_report};
 
+use crate::commands::signals::install_handlers;
 use crate::config::{Diagnostics, GatewayConfig};
 use crate::tls::KeyType;
 
@@ -44,6 +45,7 @@ pub fn run(config: &GatewayConfig, mistakes: Diagnostics, role: &str) -> ExitCod
         Ok(ready) => ready,
         Err(status) => return status,
     };
+    install_handlers();
     match start(config, files, KeyType::default(), log_level) {
         Ok(running) => running.run_until_signal(),
         Err(problems) => super::report_problems(role, &problems),

@@ -10,7 +10,7 @@ use http::StatusCode;
 use super::api_server::ApiServerKubeconfig;
 use super::certificate_expiry::CertificateInventory;
 use super::health::{self, HealthRequest, HealthResponse};
-use crate::commands::signals::{Shutdown, shut_down_on_signal};
+use crate::commands::signals::{Shutdown, install_handlers, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
@@ -30,10 +30,10 @@ const ROLE: &str = "konnectivity-agent";
 /// Runs the agent until a signal ends it. Exit status: 0 after a signal, 1 after a failed start.
 pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
     match prepare(&config, mistakes) {
-        Ok(files) => match start(config, files) {
-            Ok(status) => status,
-            Err(problems) => report_problems(ROLE, &problems),
-        },
+        Ok(files) => {
+            install_handlers();
+            start(config, files).unwrap_or_else(|problems| report_problems(ROLE, &problems))
+        }
         Err(status) => status,
     }
 }

@@ -18,7 +18,7 @@ use super::certificate_expiry::CertificateInventory;
 use super::health::{self, HealthRequest, HealthResponse};
 use super::token_reviews;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
-use crate::commands::signals::{Shutdown, shut_down_on_signal};
+use crate::commands::signals::{Shutdown, install_handlers, shut_down_on_signal};
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::commands::{print_warnings, report_problems};
 use crate::config::Diagnostics;
@@ -50,6 +50,7 @@ pub fn run(config: KonnectivityServerConfig, mistakes: Diagnostics) -> ExitCode 
         Ok(files) => files,
         Err(status) => return status,
     };
+    install_handlers();
     match RunningServer::start(config, files) {
         Ok(running) => running.run_until_signal(),
         Err(problems) => report_problems(ROLE, &problems),

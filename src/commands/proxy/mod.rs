@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use server::ProxyServer;
 
+use crate::commands::signals::install_handlers;
 use crate::commands::{print_warnings, report_problems};
 use crate::config::{Diagnostics, ProxyConfig};
 use crate::kubeclient::Kubeconfig;
@@ -25,6 +26,7 @@ pub fn run(config: ProxyConfig, mistakes: Diagnostics) -> ExitCode {
         Ok(ready) => ready,
         Err(status) => return status,
     };
+    install_handlers();
     match ProxyServer::start(config, kubeconfig) {
         Ok(running) => running.run_until_signal(),
         Err(problems) => report_problems("proxy", &problems),

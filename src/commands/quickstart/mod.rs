@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::cli::{self, Command};
 use super::gateway;
+use super::signals::install_handlers;
 use crate::config::{GatewayConfig, QuickstartConfig};
 use crate::observe::log;
 use crate::process::{Problem, Problems};
@@ -27,6 +28,7 @@ pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
         Ok(level) => level,
         Err(problem) => return super::report_problems("quickstart", &problem.into()),
     };
+    install_handlers();
     match start(config, level) {
         Ok(running) => running.run_until_interrupt(),
         Err(problems) => super::report_problems("quickstart", &problems),

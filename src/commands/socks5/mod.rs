@@ -16,6 +16,7 @@ use server::Socks5Server;
 use users::Users;
 
 use crate::admin::{AdminToken, AdminTokenFile};
+use crate::commands::signals::install_handlers;
 use crate::commands::{print_warnings, report_problems};
 use crate::config::{Diagnostics, Socks5Config, egress};
 use crate::egress::{EgressConfigFile, EgressRoutes, EgressSelectionSettings};
@@ -37,6 +38,7 @@ pub fn run(config: &Socks5Config, mistakes: Diagnostics) -> ExitCode {
         Ok(ready) => ready,
         Err(status) => return status,
     };
+    install_handlers();
     match Socks5Server::start(config, files, log_level) {
         Ok(running) => running.run_until_signal(),
         Err(problems) => report_problems("socks5", &problems),

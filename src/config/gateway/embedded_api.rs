@@ -45,14 +45,21 @@ pub(in crate::config) fn embedded_api(
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
     let controllers = EnabledControllers::parse(&parser.list("controllers"));
+    let has_collector = parser.switch("enable-garbage-collector");
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
     };
     if !is_enabled {
-        for flag in
-            ["store-file", "runtime-config", "event-ttl", "controllers", "allow-unenforced-rules", "unsafe-no-fsync"]
-        {
+        for flag in [
+            "store-file",
+            "runtime-config",
+            "event-ttl",
+            "enable-garbage-collector",
+            "controllers",
+            "allow-unenforced-rules",
+            "unsafe-no-fsync",
+        ] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -81,6 +88,7 @@ pub(in crate::config) fn embedded_api(
     });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
-    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, validation };
+    let settings =
+        ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, validation, has_collector };
     Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
 }

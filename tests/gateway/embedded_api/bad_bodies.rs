@@ -270,6 +270,44 @@ async fn server_side_apply_is_415_with_what_to_use() {
 }
 
 #[tokio::test]
+async fn deletion_leaves_dependents_to_a_garbage_collector_that_runs() {
+    let api = EmbeddedApiFixture::start(&["--enable-garbage-collector"]);
+    let client = api.http2().await;
+    let delete = async |path: &str, body: &'static str| {
+        client.send_and_read(bytes_request(Method::DELETE, path, JSON, body)).await
+    };
+    for (name, body, finalizers) in [
+        ("foreground", r#"{"propagationPolicy":"Foreground"}"#, json!(["foregroundDeletion"])),
+        ("orphan", r#"{"propagationPolicy":"Orphan"}"#, json!(["orphan"])),
+        ("former", r#"{"orphanDependents":true}"#, json!(["orphan"])),
+    ] {
+        let path = format!("{CONFIG_MAPS}/{name}");
+        assert_eq!(
+            send_json(&client, Method::POST, CONFIG_MAPS, &json!({"metadata": {"name": name}})).await.status,
+            201
+        );
+        assert_eq!(delete(&path, body).await.status, 200);
+        let marked = client.get(&path).await.json();
+        assert_eq!(marked["metadata"]["finalizers"], finalizers, "{name}");
+        let time = &marked["metadata"]["deletionTimestamp"];
+        assert!(time.is_string(), "{marked}");
+        // Another deletion may change the policy, not the time.
+        assert_eq!(delete(&path, r#"{"propagationPolicy":"Foreground"}"#).await.status, 200);
+        let again = client.get(&path).await.json();
+        assert_eq!(again["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+        assert_eq!(&again["metadata"]["deletionTimestamp"], time);
+        assert_eq!(delete(&path, r#"{"propagationPolicy":"Background"}"#).await.status, 200);
+        assert_eq!(client.get(&path).await.status, 404);
+    }
+    assert_eq!(
+        send_json(&client, Method::POST, CONFIG_MAPS, &json!({"metadata": {"name": "plain"}})).await.status,
+        201
+    );
+    assert_eq!(delete(&format!("{CONFIG_MAPS}/plain"), "").await.status, 200);
+    assert_eq!(client.get(&format!("{CONFIG_MAPS}/plain")).await.status, 404);
+}
+
+#[tokio::test]
 async fn delete_options_that_are_not_supported_are_refused_by_name() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;

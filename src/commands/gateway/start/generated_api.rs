@@ -34,6 +34,7 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         request_timeout: config.forwarding.request_timeout,
         // Clients write nothing here.
         validation: ValidationSettings::default(),
+        has_collector: false,
     };
     ApiServer::new(collections, settings, drain.clone())
 }

@@ -26,6 +26,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
+            "enable-garbage-collector",
+            FlagKind::Switch,
+            "false",
+            "A garbage collector runs beside this gateway, that of a kube-controller-manager: deletions with propagationPolicy Foreground and Orphan leave the rest to it. Without, --embedded-api refuses them",
+        ),
+        Flag::new(
             "controllers",
             FlagKind::List("NAME"),
             "*",
