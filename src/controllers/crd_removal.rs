@@ -1,12 +1,12 @@
 //! Deletion of the objects of a CRD that is being deleted (`pkg/controller/finalizer/crd_finalizer.go` of
 //! apiextensions-apiserver).
 
-use kubeapi::Status;
-use kubeapi::json::write_stored_json;
-use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use kubeapi::Status;
+use kubeapi::json::write_stored_json;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value};
 use store::CommitCondition;
 use store::watch_cache::{Error, ListQuery, ResourceCollection};

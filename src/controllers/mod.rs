@@ -28,7 +28,6 @@ use self::runner::{Controller as _, follow, run};
 use self::system_namespaces::SystemNamespaceController;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::ShutdownPhase;
-use crate::resources::builtin::builtin_kinds;
 use crate::rest::ApiServer;
 
 /// The controllers of one embedded API server.
@@ -111,6 +110,5 @@ impl Controllers {
 /// # Errors
 /// 500 if there is no such resource.
 fn builtin_collection(api: &ApiServer, group: &str, plural: &str) -> Result<ResourceCollection, Status> {
-    let resource = builtin_kinds().resource(group, plural);
-    api.collection(resource.ok_or_else(|| Status::internal_error(format_args!("no {plural}")))?)
+    api.builtin_collection(group, plural).ok_or_else(|| Status::internal_error(format_args!("no {plural}")))
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,13 +16,13 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use super::flags::parse_flags;
 use crate::commands::envtest_assets::ETCD;
 use crate::commands::report_problems;
-use crate::process::{Problem, Problems};
+use crate::commands::signals::{block_on_signals, install_handlers};
+use crate::process::Problem;
 
 /// Where a kube-apiserver asks for the store.
 pub(super) const STORE_PATH: &str = "/narthex/store";
@@ -66,13 +65,11 @@ struct EtcdSettings {
 
 /// Serves until SIGTERM or SIGINT. Exit status: 0 then, 1 if it cannot listen.
 pub(super) fn run(words: Vec<OsString>) -> ExitCode {
-    match serve(words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => report_problems(ETCD, &Problems::from(problem)),
-    }
+    install_handlers();
+    serve(words).unwrap_or_else(|problem| report_problems(ETCD, &problem.into()))
 }
 
-fn serve(words: Vec<OsString>) -> Result<(), Problem> {
+fn serve(words: Vec<OsString>) -> Result<ExitCode, Problem> {
     let EtcdSettings { data_dir, addresses } = EtcdSettings::read(words)?;
     std::fs::create_dir_all(&data_dir).map_err(|error| Problem::new(data_dir.display(), error))?;
     let data_dir = std::fs::canonicalize(&data_dir).map_err(|error| Problem::new(data_dir.display(), error))?;
@@ -83,9 +80,18 @@ fn serve(words: Vec<OsString>) -> Result<(), Problem> {
         listener.set_nonblocking(true).map_err(failed)?;
         listeners.push(listener);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Problem::new("runtime", error))?;
-    runtime.block_on(serve_until_signal(listeners, data_dir))
+    let location = Bytes::from(serde_json::to_vec(&StoreLocation { data_dir }).unwrap_or_default());
+    Ok(block_on_signals(async |signals| {
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        for listener in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => drop(tokio::spawn(accept(listener, connections.clone(), location.clone()))),
+                Err(error) => return report_problems(ETCD, &Problem::new("--listen-client-urls", error).into()),
+            }
+        }
+        signals.next().await;
+        ExitCode::SUCCESS
+    }))
 }
 
 impl EtcdSettings {
@@ -114,24 +120,6 @@ pub(super) fn resolve(url: &str) -> Result<Vec<SocketAddr>, String> {
     Ok(addresses.collect())
 }
 
-async fn serve_until_signal(listeners: Vec<TcpListener>, data_dir: PathBuf) -> Result<(), Problem> {
-    let failed = |error| Problem::new("signals", error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let location = Bytes::from(serde_json::to_vec(&StoreLocation { data_dir }).unwrap_or_default());
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    for listener in listeners {
-        let listener = tokio::net::TcpListener::from_std(listener);
-        let listener = listener.map_err(|error| Problem::new("--listen-client-urls", error))?;
-        tokio::spawn(accept(listener, connections.clone(), location.clone()));
-    }
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
-}
-
 async fn accept(listener: tokio::net::TcpListener, connections: Arc<Semaphore>, location: Bytes) {
     while let Ok(permit) = connections.clone().acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
@@ -158,10 +146,8 @@ fn respond(request: &Request<Incoming>, location: &Bytes) -> Result<Response<Ful
             (StatusCode::OK, Bytes::from_static(b"{\"health\":\"true\",\"reason\":\"\"}"))
         }
         "/version" => {
-            let mut text = String::new();
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{{\"etcdserver\":\"narthex {}\"}}", env!("CARGO_PKG_VERSION"));
-            (StatusCode::OK, text.into())
+            let version = concat!("{\"etcdserver\":\"narthex ", env!("CARGO_PKG_VERSION"), "\"}");
+            (StatusCode::OK, Bytes::from_static(version.as_bytes()))
         }
         STORE_PATH => (StatusCode::OK, location.clone()),
         _ => {
