@@ -85,13 +85,16 @@ impl StatusReport {
         found.extend(documents.map(|problem| AttentionReport::warning("process", "document", problem)));
         let warnings = self.registry_warnings.iter();
         found.extend(warnings.map(|problem| AttentionReport::warning("process", "warning", problem)));
-        let unenforced = self.storage.as_ref().map_or(Default::default(), |storage| storage.unenforced_crds.as_slice());
-        if !unenforced.is_empty() {
-            let named = unenforced.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = unenforced.len().saturating_sub(MAX_NAMED);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let text = format!("rules (x-kubernetes-validations) are not enforced: {named}{more}");
-            found.push(AttentionReport::warning("stored", "CustomResourceDefinitions", text));
+        if let Some(storage) = &self.storage {
+            if !storage.unenforced_crds.is_empty() {
+                let named = named(&storage.unenforced_crds);
+                let text = format!("rules (x-kubernetes-validations) are not enforced: {named}");
+                found.push(AttentionReport::warning("stored", "CustomResourceDefinitions", text));
+            }
+            if !storage.unenforced_kinds.is_empty() {
+                let text = format!("stored and not enforced: {}", named(&storage.unenforced_kinds));
+                found.push(AttentionReport::warning("stored", "kinds", text));
+            }
         }
         let controllers = self.storage.iter().flat_map(|storage| &storage.controllers);
         for controller in controllers.filter(|of| of.failing_seconds >= MAX_FAILING_SECONDS) {
@@ -103,6 +106,15 @@ impl StatusReport {
             let text = format!("{} events dropped, {} waiting", sink.dropped, sink.waiting);
             found.push(AttentionReport::warning("audit", format!("audit {}", sink.name), text));
         }
+    }
+}
+
+/// The first names of a list.
+fn named(names: &[String]) -> String {
+    let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 

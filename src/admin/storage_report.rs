@@ -20,6 +20,8 @@ pub struct StorageReport {
     pub refusal: String,
     /// CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.
     pub unenforced_crds: Vec<String>,
+    /// Kinds that are stored and not enforced, of which there are objects, as in `networkpolicies.networking.k8s.io`.
+    pub unenforced_kinds: Vec<String>,
     /// The resources, by group and plural; without those that no request has read yet.
     pub resources: Vec<StoredResourceReport>,
     /// The controllers of the embedded API server.
@@ -119,6 +121,7 @@ impl From<StorageStats> for StorageReport {
             compacted_revision: of.compacted,
             refusal: of.refusal.unwrap_or_default(),
             unenforced_crds: of.unenforced_crds,
+            unenforced_kinds: of.unenforced_kinds,
             resources: of.resources.iter().map(resource).collect(),
             controllers: Vec::new(),
         }

@@ -132,6 +132,10 @@ impl StatusReport {
             let what = plural(unenforced, "CustomResourceDefinition has", "CustomResourceDefinitions have");
             warnings.push(format!("{what} rules that are not enforced"));
         }
+        let kinds = self.storage.as_ref().map_or(0, |storage| storage.unenforced_kinds.len());
+        if kinds > 0 {
+            warnings.push(format!("{} stored and not enforced", plural(kinds, "kind", "kinds")));
+        }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             warnings.push(format!("audit {} dropped {}", sink.name, plural(sink.dropped as usize, "event", "events")));
         }

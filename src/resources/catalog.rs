@@ -9,51 +9,65 @@ use crate::resources::{Resource, ServedKind};
 /// What the embedded API server does with a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    /// Objects are stored.
-    Stored,
-    /// Objects are stored, without any controller, if `--runtime-config` enables it; otherwise listed and watched empty.
-    Optional,
-    /// Listed and watched empty: a stored object would promise a behavior of the API server that does not exist.
-    Empty,
+    /// Objects are stored, always: the server itself needs them.
+    Required,
+    /// Objects are stored, unless `--runtime-config` turns the resource off.
+    Stored(Enforcement),
     /// Read and watched: the gateway itself makes the objects.
     Generated,
     /// Of a CustomResourceDefinition: objects are stored.
     Custom,
 }
 
-/// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
-/// informers, kube-controller-manager and kube-scheduler list. The order of groups is kube-apiserver's in discovery.
-const SERVED: [(&str, &str, Serving); 30] = [
-    ("apiregistration.k8s.io", "apiservices", Serving::Stored),
-    ("", "configmaps", Serving::Stored),
-    ("", "endpoints", Serving::Stored),
-    ("", "events", Serving::Stored),
-    ("", "namespaces", Serving::Stored),
-    ("", "secrets", Serving::Stored),
-    ("", "serviceaccounts", Serving::Stored),
-    ("", "services", Serving::Stored),
-    ("", "limitranges", Serving::Empty),
-    ("", "resourcequotas", Serving::Empty),
-    ("", "*", Serving::Optional),
-    ("apps", "*", Serving::Optional),
-    ("events.k8s.io", "events", Serving::Stored),
-    ("autoscaling", "*", Serving::Optional),
-    ("batch", "*", Serving::Optional),
-    ("certificates.k8s.io", "*", Serving::Empty),
-    ("networking.k8s.io", "servicecidrs", Serving::Empty),
-    ("networking.k8s.io", "ipaddresses", Serving::Empty),
-    ("networking.k8s.io", "*", Serving::Optional),
-    ("policy", "*", Serving::Optional),
-    ("rbac.authorization.k8s.io", "*", Serving::Empty),
-    ("storage.k8s.io", "*", Serving::Optional),
-    ("admissionregistration.k8s.io", "*", Serving::Empty),
-    ("apiextensions.k8s.io", "customresourcedefinitions", Serving::Stored),
-    ("scheduling.k8s.io", "*", Serving::Optional),
-    ("coordination.k8s.io", "leases", Serving::Stored),
-    ("node.k8s.io", "*", Serving::Optional),
-    ("discovery.k8s.io", "endpointslices", Serving::Stored),
-    ("resource.k8s.io", "*", Serving::Optional),
-    ("flowcontrol.apiserver.k8s.io", "*", Serving::Empty),
+/// Who acts on the objects of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// This server, or whoever watches them.
+    Any,
+    /// Nobody: in a kube-apiserver they change how it admits, authorizes or limits.
+    Missing,
+    /// The controllers of a kube-controller-manager, which make workloads run.
+    Controllers,
+}
+
+const STORED: Serving = Serving::Stored(Enforcement::Any);
+const UNENFORCED: Serving = Serving::Stored(Enforcement::Missing);
+const WORKLOAD: Serving = Serving::Stored(Enforcement::Controllers);
+
+/// Group, plural (`*` for all others of the group), and what is done with it. The order of groups is kube-apiserver's in
+/// discovery.
+const SERVED: [(&str, &str, Serving); 31] = [
+    ("apiregistration.k8s.io", "apiservices", Serving::Required),
+    ("", "configmaps", Serving::Required),
+    ("", "endpoints", Serving::Required),
+    ("", "events", Serving::Required),
+    ("", "namespaces", Serving::Required),
+    ("", "secrets", Serving::Required),
+    ("", "serviceaccounts", Serving::Required),
+    ("", "services", Serving::Required),
+    ("", "limitranges", UNENFORCED),
+    ("", "resourcequotas", UNENFORCED),
+    ("", "replicationcontrollers", WORKLOAD),
+    ("", "*", STORED),
+    ("apps", "controllerrevisions", STORED),
+    ("apps", "*", WORKLOAD),
+    ("events.k8s.io", "events", Serving::Required),
+    ("autoscaling", "*", STORED),
+    ("batch", "*", WORKLOAD),
+    ("certificates.k8s.io", "*", STORED),
+    ("networking.k8s.io", "networkpolicies", UNENFORCED),
+    ("networking.k8s.io", "*", STORED),
+    ("policy", "*", STORED),
+    ("rbac.authorization.k8s.io", "*", UNENFORCED),
+    ("storage.k8s.io", "*", STORED),
+    ("admissionregistration.k8s.io", "*", UNENFORCED),
+    ("apiextensions.k8s.io", "customresourcedefinitions", Serving::Required),
+    ("scheduling.k8s.io", "*", STORED),
+    ("coordination.k8s.io", "leases", Serving::Required),
+    ("node.k8s.io", "*", STORED),
+    ("discovery.k8s.io", "endpointslices", Serving::Required),
+    ("resource.k8s.io", "*", STORED),
+    ("flowcontrol.apiserver.k8s.io", "*", UNENFORCED),
 ];
 
 /// Verbs of a custom resource, in kube-apiserver's order.
@@ -68,7 +82,6 @@ pub struct CatalogEntry {
     /// The resource and the version.
     pub kind: ServedKind,
     serving: Serving,
-    is_stored: bool,
 }
 
 /// The resources that an embedded API server serves.
@@ -82,22 +95,30 @@ pub struct ResourceCatalog {
 impl CatalogEntry {
     /// An entry of a CustomResourceDefinition.
     pub fn of_custom(kind: ServedKind) -> CatalogEntry {
-        CatalogEntry { kind, serving: Serving::Custom, is_stored: true }
+        CatalogEntry { kind, serving: Serving::Custom }
     }
 
-    /// Whether objects are stored. If not, the resource is listed and watched empty.
+    /// Whether objects are stored. If not, the gateway itself makes them.
     pub fn is_stored(&self) -> bool {
-        self.is_stored
+        self.serving != Serving::Generated
     }
 
-    /// Whether `--runtime-config` says if objects are stored.
+    /// Whether `--runtime-config` can turn the resource off.
     pub fn is_optional(&self) -> bool {
-        self.serving == Serving::Optional
+        matches!(self.serving, Serving::Stored(_))
+    }
+
+    /// Who acts on the objects.
+    pub fn enforcement(&self) -> Enforcement {
+        match self.serving {
+            Serving::Stored(enforcement) => enforcement,
+            _ => Enforcement::Any,
+        }
     }
 
     /// The verbs of the resource in discovery.
     pub fn verbs(&self) -> &[&'static str] {
-        if self.is_stored { &self.kind.version.verbs } else { &READ_VERBS }
+        if self.is_stored() { &self.kind.version.verbs } else { &READ_VERBS }
     }
 
     /// The verbs that are answered. While a CRD is being deleted, discovery lists fewer.
@@ -111,7 +132,7 @@ impl CatalogEntry {
             (Some(subresource), "status" | "finalize" | "scale") if self.serving == Serving::Custom => {
                 &subresource.verbs
             }
-            (Some(subresource), "status" | "finalize") if self.is_stored => &subresource.verbs,
+            (Some(subresource), "status" | "finalize") if self.is_stored() => &subresource.verbs,
             (Some(_), "status") => &READ_VERBS[..1],
             _ => &[],
         }
@@ -132,37 +153,22 @@ impl CatalogEntry {
         (group, plural, &self.kind.version.version)
     }
 
-    /// Why objects are not stored, and what enables them if anything does.
-    pub fn why_not_stored(&self) -> String {
-        let (plural, group_version) = (&*self.kind.resource.plural, self.group_version());
-        match (self.serving, plural) {
-            (Serving::Generated, "apiservices") => {
-                return "APIServices are read from the registry directory and cannot be changed here: change the files there".to_owned();
+    /// Why clients cannot write the objects, which the gateway makes.
+    pub fn why_generated(&self) -> String {
+        match &*self.kind.resource.plural {
+            "apiservices" => {
+                "APIServices are read from the registry directory and cannot be changed here: change the files there"
+                    .to_owned()
             }
-            (Serving::Generated, _) => {
-                return format!("{plural} are generated from the gateway's configuration and are read-only");
-            }
-            _ => {}
-        }
-        let name = match &*self.kind.resource.group {
-            "" => plural.to_owned(),
-            group => format!("{plural}.{group}"),
-        };
-        if self.is_optional() {
-            format!(
-                "{name} are not stored by this server and listed empty; \
-                 --runtime-config={group_version}/{plural}=true stores them, without controllers"
-            )
-        } else {
-            format!("{name} are listed empty: this server does not implement them yet, so it stores none")
+            plural => format!("{plural} are generated from the gateway's configuration and are read-only"),
         }
     }
 }
 
 impl ResourceCatalog {
-    /// The catalog with the optional resources that `stores` selects.
-    pub fn new(stores: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
-        ResourceCatalog::of_rows(&SERVED, stores)
+    /// The catalog with the optional resources that `is_enabled` selects.
+    pub fn new(is_enabled: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
+        ResourceCatalog::of_rows(&SERVED, is_enabled)
     }
 
     /// The catalog of a gateway without an embedded API server: what it generates, read-only. These are the APIServices
@@ -178,7 +184,7 @@ impl ResourceCatalog {
         ResourceCatalog::of_rows(&rows, |_| false)
     }
 
-    fn of_rows(rows: &[(&str, &str, Serving)], stores: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
+    fn of_rows(rows: &[(&str, &str, Serving)], is_enabled: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
         let kinds = builtin_kinds();
         let mut entries = Vec::new();
         for (at, (group, plural, serving)) in rows.iter().enumerate() {
@@ -193,9 +199,8 @@ impl ResourceCatalog {
                 let stored = resource.storage.as_ref().and_then(|(_, version)| resource.version(version));
                 let Some(version) = stored.or(resource.versions.first()) else { continue };
                 let kind = ServedKind { resource: resource.clone(), version: version.clone() };
-                if resource.storage.is_some() {
-                    let mut entry = CatalogEntry { kind, serving: *serving, is_stored: false };
-                    entry.is_stored = *serving == Serving::Stored || entry.is_optional() && stores(&entry);
+                let entry = CatalogEntry { kind, serving: *serving };
+                if resource.storage.is_some() && (!entry.is_optional() || is_enabled(&entry)) {
                     entries.push(entry);
                 }
             }
@@ -243,14 +248,14 @@ impl ResourceCatalog {
 impl std::fmt::Debug for ResourceCatalog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let stored: Vec<_> =
-            self.entries.iter().filter(|entry| entry.is_stored).map(|one| &one.kind.resource.plural).collect();
+            self.entries.iter().filter(|entry| entry.is_stored()).map(|one| &one.kind.resource.plural).collect();
         f.debug_struct("ResourceCatalog").field("stored", &stored).finish_non_exhaustive()
     }
 }
 
 impl Default for ResourceCatalog {
     fn default() -> ResourceCatalog {
-        ResourceCatalog::new(|_| false)
+        ResourceCatalog::new(|_| true)
     }
 }
 
@@ -259,15 +264,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resource_catalog_stores_or_lists_empty() {
+    fn resource_catalog_has_all_stored_kinds_unless_they_are_turned_off() {
         let catalog = ResourceCatalog::default();
-        let stored: Vec<_> = catalog
-            .entries()
-            .iter()
-            .filter(|entry| entry.is_stored())
-            .map(|entry| &*entry.kind.resource.plural)
-            .collect();
-        let expected = [
+        let names = |catalog: &ResourceCatalog| -> Vec<String> {
+            catalog.entries().iter().map(|entry| entry.kind.resource.plural.to_string()).collect()
+        };
+        let stored = builtin_kinds().resources().iter().filter(|resource| resource.storage.is_some());
+        assert_eq!(catalog.entries().len(), stored.count());
+        assert!(catalog.entries().iter().all(CatalogEntry::is_stored));
+        let required = [
             "apiservices",
             "configmaps",
             "endpoints",
@@ -281,11 +286,7 @@ mod tests {
             "leases",
             "endpointslices",
         ];
-        assert_eq!(stored, expected);
-        let pods = catalog.find("", "v1", "pods").unwrap();
-        assert_eq!(pods.verbs(), ["get", "list", "watch"]);
-        assert_eq!((pods.subresource_verbs("status"), pods.subresource_verbs("log").len()), (&["get"][..], 0));
-        assert!(pods.why_not_stored().contains("--runtime-config=v1/pods=true"));
+        assert_eq!(names(&ResourceCatalog::new(|_| false)), required);
         // Stored in versions that are not served; the other is stored in the newer of two.
         for (group, version, plural) in [
             ("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
@@ -294,21 +295,26 @@ mod tests {
         ] {
             assert!(catalog.find(group, version, plural).is_some(), "{plural}");
         }
-        let roles = catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap();
-        assert!(!roles.is_stored() && !roles.why_not_stored().contains("--runtime-config"));
         assert!(catalog.find("", "v1", "bindings").is_none() && catalog.find("", "v1", "*").is_none());
-    }
-
-    #[test]
-    fn resource_catalog_stores_optional_resources_only() {
-        let catalog = ResourceCatalog::new(|_| true);
-        assert!(catalog.find("", "v1", "pods").unwrap().is_stored());
-        assert!(!catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());
         let deployments = catalog.find("apps", "v1", "deployments").unwrap();
         assert_eq!(deployments.subresource_verbs("status"), ["get", "patch", "update"]);
-        assert!(deployments.subresource_verbs("scale").is_empty());
         let names: std::collections::BTreeSet<_> =
             catalog.entries().iter().map(|entry| entry.kind.resource.group_resource()).collect();
         assert_eq!(names.len(), catalog.entries().len());
+    }
+
+    #[test]
+    fn resource_catalog_knows_who_acts_on_objects() {
+        let catalog = ResourceCatalog::default();
+        for (group, version, plural, expected) in [
+            ("networking.k8s.io", "v1", "networkpolicies", Enforcement::Missing),
+            ("rbac.authorization.k8s.io", "v1", "roles", Enforcement::Missing),
+            ("apps", "v1", "deployments", Enforcement::Controllers),
+            ("apps", "v1", "controllerrevisions", Enforcement::Any),
+            ("", "v1", "pods", Enforcement::Any),
+            ("", "v1", "configmaps", Enforcement::Any),
+        ] {
+            assert_eq!(catalog.find(group, version, plural).unwrap().enforcement(), expected, "{plural}");
+        }
     }
 }

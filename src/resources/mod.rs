@@ -10,7 +10,7 @@ pub mod crd_upgrade;
 pub mod custom;
 /// Bound of the text in a row of a Table.
 pub mod row_budget;
-/// `--runtime-config`: which optional resources are stored.
+/// `--runtime-config`: which resources are turned off.
 pub mod runtime_config;
 /// How webhooks are reached.
 pub mod webhook_config;

@@ -1,5 +1,5 @@
-//! `--runtime-config`, in the syntax of kube-apiserver (`k8s.io/apiserver/pkg/server/resourceconfig`): enables resources
-//! that are not stored otherwise.
+//! `--runtime-config`, in the syntax of kube-apiserver (`k8s.io/apiserver/pkg/server/resourceconfig`): turns
+//! resources off.
 
 use super::catalog::{CatalogEntry, ResourceCatalog};
 
@@ -13,7 +13,7 @@ impl RuntimeConfig {
     /// Parses entries `KEY=true|false`; without a value, `true`. A key is `api/all`, `api/ga`, a version or a resource.
     ///
     /// # Errors
-    /// A value that is no boolean, and a key that names nothing that can be enabled.
+    /// A value that is no boolean, and a key that names nothing, or what cannot be turned off.
     pub fn parse(entries: &[String]) -> Result<RuntimeConfig, String> {
         let mut rules = Vec::new();
         let catalog = ResourceCatalog::default();
@@ -34,14 +34,14 @@ impl RuntimeConfig {
         Ok(RuntimeConfig { rules })
     }
 
-    /// The catalog with the enabled resources.
+    /// The catalog without the resources that are turned off.
     pub fn catalog(&self) -> ResourceCatalog {
-        ResourceCatalog::new(|entry| self.stores(entry))
+        ResourceCatalog::new(|entry| self.enables(entry))
     }
 
     /// Whether a resource is enabled: the rule of the resource counts before that of its version, and that before the
     /// rule of all.
-    fn stores(&self, entry: &CatalogEntry) -> bool {
+    fn enables(&self, entry: &CatalogEntry) -> bool {
         let rule = |key: &str| self.rules.iter().find(|(of, _)| of == key).map(|(_, is_enabled)| *is_enabled);
         let version = entry.group_version();
         rule(&format!("{version}/{}", entry.kind.resource.plural))
@@ -49,7 +49,7 @@ impl RuntimeConfig {
             // All served versions are generally available.
             .or_else(|| rule("api/ga"))
             .or_else(|| rule("api/all"))
-            .unwrap_or(false)
+            .unwrap_or(true)
     }
 }
 
@@ -69,14 +69,10 @@ fn check_key(catalog: &ResourceCatalog, key: &str, is_enabled: bool) -> Result<(
              the core group"
         ));
     }
-    if entries.any(|entry| entry.is_optional()) {
+    if is_enabled || entries.any(|entry| entry.is_optional()) {
         return Ok(());
     }
-    if is_enabled {
-        Err(format!("{key} cannot be enabled: it is stored anyway, or not implemented"))
-    } else {
-        Err(format!("{key} cannot be disabled"))
-    }
+    Err(format!("{key} cannot be turned off: this server needs it"))
 }
 
 #[cfg(test)]
@@ -87,26 +83,27 @@ mod tests {
         RuntimeConfig::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
     }
 
-    fn stored(text: &str) -> Vec<String> {
-        let catalog = parse(text).unwrap().catalog();
-        let optional = catalog.entries().iter().filter(|entry| entry.is_optional() && entry.is_stored());
-        optional.map(|entry| entry.kind.resource.plural.to_string()).collect()
+    fn turned_off(text: &str) -> Vec<String> {
+        let (catalog, all) = (parse(text).unwrap().catalog(), ResourceCatalog::default());
+        let name = |entry: &CatalogEntry| (entry.group_version(), entry.kind.resource.plural.to_string());
+        let served: Vec<_> = catalog.entries().iter().map(name).collect();
+        all.entries().iter().map(name).filter(|one| !served.contains(one)).map(|(_, plural)| plural).collect()
     }
 
     #[test]
-    fn runtime_config_enables_versions_and_resources() {
-        assert_eq!(stored("v1/pods=true"), ["pods"]);
-        assert_eq!(stored("api/v1/nodes,v1/pods="), ["nodes", "pods"]);
+    fn runtime_config_turns_versions_and_resources_off() {
+        assert_eq!(turned_off("v1/pods=false"), ["pods"]);
+        assert_eq!(turned_off("api/v1/nodes=false,v1/pods="), ["nodes"]);
         assert_eq!(
-            stored("apps/v1=true,apps/v1/deployments=false"),
+            turned_off("apps/v1=false,apps/v1/deployments"),
             ["controllerrevisions", "daemonsets", "replicasets", "statefulsets"]
         );
-        assert_eq!(stored("batch/v1=true,batch/v1=false,policy/v1=true"), ["poddisruptionbudgets"]);
-        assert!(stored("api/all=true,v1=false").len() > 20);
-        assert!(!stored("api/all=true,v1=false").contains(&"pods".to_owned()));
-        assert!(stored("api/beta=true").is_empty());
-        let everything = parse("api/all=true").unwrap().catalog();
-        assert!(!everything.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());
+        assert_eq!(turned_off("batch/v1=true,batch/v1=false,policy/v1=true"), ["cronjobs", "jobs"]);
+        let most = turned_off("api/all=false,v1=true");
+        assert!(most.len() > 20 && !most.contains(&"pods".to_owned()), "{most:?}");
+        assert_eq!(turned_off("api/beta=false,api/all=true"), [""; 0]);
+        let required = parse("api/all=false").unwrap().catalog();
+        assert!(required.find("", "v1", "secrets").is_some() && required.find("", "v1", "pods").is_none());
     }
 
     #[test]
@@ -116,8 +113,7 @@ mod tests {
             ("apps/v1beta1=true", "names no version or resource"),
             ("v1/pod=true", "names no version or resource"),
             ("apps=true", "names no version or resource"),
-            ("rbac.authorization.k8s.io/v1=true", "cannot be enabled"),
-            ("v1/secrets=false", "cannot be disabled"),
+            ("v1/secrets=false", "cannot be turned off"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

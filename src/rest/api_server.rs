@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use store::{KeyError, Prefix};
 
+use super::enforcement::UnenforcedKinds;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
 use super::target::ObjectTarget;
@@ -49,6 +50,8 @@ pub struct ApiServerSettings {
     pub validation: ValidationSettings,
     /// Whether a garbage collector runs, so that `Foreground` and `Orphan` become finalizers (`--enable-garbage-collector`).
     pub has_collector: bool,
+    /// Whether a new object of a kind that is not enforced gets a `Warning` (`--unenforced-warnings`).
+    pub warns_unenforced: bool,
 }
 
 /// The embedded API server. Cheap to clone.
@@ -63,6 +66,7 @@ pub struct ApiServer {
     pub(super) converter: ObjectConverter,
     /// Names of the CustomResourceDefinitions with rules, which are not enforced.
     pub(super) unenforced: Arc<Mutex<BTreeSet<String>>>,
+    pub(super) unenforced_kinds: Arc<UnenforcedKinds>,
     pub(super) removal_queues: RemovalQueues,
     /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
@@ -82,6 +86,7 @@ impl ApiServer {
             event_views: EventViewCache::default(),
             converter: ObjectConverter::default(),
             unenforced: Arc::default(),
+            unenforced_kinds: Arc::default(),
             removal_queues: RemovalQueues::new(&WorkQueueRegistry::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),

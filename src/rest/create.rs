@@ -87,6 +87,7 @@ pub(super) async fn store_new(
     let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
     warnings.append(&mut write.warnings);
     creation.check().await?;
+    warnings.extend(api.note_creation(&target.kind));
     let name = ObjectMetaView::of_map(&write.object).name().to_owned();
     let key = target.key_of(collection, target.namespace, &name)?;
     let exists = || Status::already_exists(&target.kind.resource.group, &target.kind.resource.plural, &name);

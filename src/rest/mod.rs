@@ -14,6 +14,7 @@ mod custom_resource_tests;
 mod delete;
 mod delete_options;
 mod dispatch;
+mod enforcement;
 mod errors;
 mod leftovers;
 mod metadata;

@@ -72,7 +72,7 @@ impl<'r> ObjectTarget<'r> {
     ///
     /// # Errors
     /// 404 for an unknown resource or subresource, or a namespace where none belongs. 405 for a verb that is not served,
-    /// and for writes of a resource that is not stored.
+    /// and for writes of objects that the gateway makes.
     pub(super) fn parse(catalog: &ResourceCatalog, info: &'r RequestInfo<'r>) -> Result<ObjectTarget<'r>, Status> {
         let entry = catalog.find(info.api_group, info.api_version, info.resource).ok_or_else(Status::not_found)?;
         let ServedKind { resource, version } = &entry.kind;
@@ -118,7 +118,7 @@ impl<'r> ObjectTarget<'r> {
             return Ok(target);
         }
         if !entry.is_stored() {
-            return Err(Status::method_not_allowed(entry.why_not_stored()));
+            return Err(Status::method_not_allowed(entry.why_generated()));
         }
         Err(target.method_not_allowed(&info.verb))
     }

@@ -30,6 +30,7 @@ pub(crate) async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer
         request_timeout: Duration::from_secs(60),
         validation: ValidationSettings::default(),
         has_collector: false,
+        warns_unenforced: true,
     };
     let (drainer, drain) = Drain::new();
     // Its end would be a drain.

@@ -363,6 +363,7 @@ fn stored_object_requests() {
         catalog: Arc::default(),
         validation: narthex::kinds::ValidationSettings::default(),
         has_collector: false,
+        warns_unenforced: true,
     };
     let (_drainer, drain) = Drain::new();
     let clock: store::Clock = Arc::new(|| 1_000_000);

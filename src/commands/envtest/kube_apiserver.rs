@@ -87,6 +87,7 @@ fn gateway_command(words: Vec<OsString>) -> Result<Command, Problem> {
         "--embedded-api".to_owned(),
         "--unsafe-no-fsync".to_owned(),
         "--allow-unenforced-rules".to_owned(),
+        "--unenforced-warnings=false".to_owned(),
         // Several of these run at a time.
         "--admin-address=".to_owned(),
         format!("--controllers={}", std::env::var(CONTROLLERS).unwrap_or_default()),
@@ -129,11 +130,9 @@ impl GatewayFlags {
                 }
             }
         }
-        // All kinds are there, as in a kube-apiserver.
-        if runtime_config.is_empty() {
-            runtime_config.push("api/all=true".to_owned());
+        if !runtime_config.is_empty() {
+            read.words.push(format!("--runtime-config={}", runtime_config.join(",")));
         }
-        read.words.push(format!("--runtime-config={}", runtime_config.join(",")));
         read.words.push(format!("--enable-garbage-collector={has_collector}"));
         if !has_anonymous {
             read.words.push("--anonymous-auth=true".to_owned());

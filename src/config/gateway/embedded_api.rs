@@ -46,6 +46,7 @@ pub(in crate::config) fn embedded_api(
     let runtime_config = parser.list("runtime-config");
     let controllers = EnabledControllers::parse(&parser.list("controllers"));
     let has_collector = parser.switch("enable-garbage-collector");
+    let warns_unenforced = parser.switch("unenforced-warnings");
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
@@ -58,6 +59,7 @@ pub(in crate::config) fn embedded_api(
             "enable-garbage-collector",
             "controllers",
             "allow-unenforced-rules",
+            "unenforced-warnings",
             "unsafe-no-fsync",
         ] {
             if parser.is_given(flag) {
@@ -88,7 +90,14 @@ pub(in crate::config) fn embedded_api(
     });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
-    let settings =
-        ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, validation, has_collector };
+    let settings = ApiServerSettings {
+        event_ttl,
+        min_request_timeout,
+        catalog,
+        request_timeout,
+        validation,
+        has_collector,
+        warns_unenforced,
+    };
     Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
 }

@@ -562,6 +562,7 @@ mod tests {
             revision: 20_000_000_000_000_012,
             compacted: 7,
             unenforced_crds: vec!["foos.g".to_owned()],
+            unenforced_kinds: Vec::new(),
             resources: vec![
                 ResourceStats { resource: "configmaps".to_owned(), objects: 2, ..ResourceStats::default() },
                 ResourceStats {

@@ -88,7 +88,7 @@ async fn warnings_are_sent_with_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn builtin_kind_counts_generations_as_a_kube_apiserver() {
-    let api = EmbeddedApiFixture::start(&["--runtime-config=apps/v1/deployments=true"]);
+    let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let deployments = "/apis/apps/v1/namespaces/default/deployments";
     let deployment = json!({"metadata": {"name": "a", "generation": 9}, "spec": {

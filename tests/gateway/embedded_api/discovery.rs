@@ -112,23 +112,6 @@ async fn embedded_api_lists_resources_that_are_not_stored_empty() {
     let watch = client.get(&format!("{PODS}?watch=true&timeoutSeconds=1")).await;
     assert_eq!((watch.status.as_u16(), watch.text().as_str()), (200, ""));
     client.get(&format!("{PODS}/a")).await.assert_failure(404, "NotFound");
-
-    let refused = send_json(&client, Method::POST, PODS, &pod()).await.assert_failure(405, "MethodNotAllowed");
-    let text = refused["message"].as_str().unwrap();
-    assert!(text.contains("--runtime-config=v1/pods=true"), "{text}");
-    let role = json!({"metadata": {"name": "a"}});
-    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let refused = send_json(&client, Method::POST, path, &role).await.assert_failure(405, "MethodNotAllowed");
-    assert!(refused["message"].as_str().unwrap().contains("does not implement them yet"));
-}
-
-#[tokio::test]
-async fn embedded_api_runtime_config_stores_optional_resources() {
-    let api = EmbeddedApiFixture::start(&["--runtime-config=v1/pods=true,apps/v1=true"]);
-    let client = api.http2().await;
-    let core = client.get("/api/v1").await.json();
-    assert!(named(&core, "pods")["verbs"].as_array().unwrap().contains(&json!("create")));
-    assert_eq!(named(&core, "nodes")["verbs"], json!(["get", "list", "watch"]));
     let created = send_json(&client, Method::POST, PODS, &pod()).await;
     assert_eq!(created.status, 201, "{}", created.text());
     let list = client.get(PODS).await.json();
@@ -137,8 +120,36 @@ async fn embedded_api_runtime_config_stores_optional_resources() {
     let headers = [("content-type", "application/merge-patch+json")];
     let patched = client.send_and_read(request(Method::PATCH, &format!("{PODS}/a/status"), &headers, &body)).await;
     assert_eq!((patched.status.as_u16(), &patched.json()["status"]["phase"]), (200, &json!("Running")));
-    let document = client.get(&document_path(&client, "apis/apps/v1").await).await.json();
-    assert!(document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"]["post"].is_object());
+}
+
+#[tokio::test]
+async fn embedded_api_runtime_config_turns_resources_off() {
+    let api = EmbeddedApiFixture::start(&["--runtime-config=v1/pods=false,apps/v1=false"]);
+    let client = api.http2().await;
+    let core = client.get("/api/v1").await.json();
+    assert!(named(&core, "nodes")["verbs"].as_array().unwrap().contains(&json!("create")));
+    assert!(!core["resources"].as_array().unwrap().iter().any(|one| one["name"] == "pods"));
+    client.get(PODS).await.assert_failure(404, "NotFound");
+    send_json(&client, Method::POST, PODS, &pod()).await.assert_failure(404, "NotFound");
+    assert_eq!(client.get("/apis/apps/v1").await.status, 404);
+    let document = client.get(&document_path(&client, "api/v1").await).await.json();
+    let has_path = |plural: &str| document["paths"][format!("/api/v1/namespaces/{{namespace}}/{plural}")].is_object();
+    assert_eq!((has_path("pods"), has_path("configmaps")), (false, true));
+}
+
+#[tokio::test]
+async fn kind_that_is_not_enforced_is_created_with_a_warning() {
+    const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    const TEXT: &str = "299 - \"narthex stores this NetworkPolicy and does not enforce it\"";
+    let policy = json!({"metadata": {"name": "a"}, "spec": {"podSelector": {}}});
+    for (flags, expected) in [(&[][..], Some(TEXT)), (&["--unenforced-warnings=false"], None)] {
+        let api = EmbeddedApiFixture::start(flags);
+        let client = api.http2().await;
+        let created = send_json(&client, Method::POST, POLICIES, &policy).await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        assert_eq!(created.headers.get("warning").map(|text| text.to_str().unwrap()), expected);
+        assert_eq!(send_json(&client, Method::POST, PODS, &pod()).await.headers.get("warning"), None);
+    }
 }
 
 #[tokio::test]

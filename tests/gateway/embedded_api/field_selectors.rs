@@ -11,7 +11,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 fn start() -> EmbeddedApiFixture {
-    EmbeddedApiFixture::start(&["--runtime-config=v1/nodes=true,v1/pods=true,batch/v1/jobs=true"])
+    EmbeddedApiFixture::start(&[])
 }
 
 async fn create(client: &Client, path: &str, object: Value) -> Value {

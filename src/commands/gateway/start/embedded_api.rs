@@ -112,6 +112,7 @@ pub(super) fn start_embedded_api(
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;
         }
+        first.note_stored_unenforced().await;
         let mut interval = tokio::time::interval(TRIM_INTERVAL);
         loop {
             tokio::select! {
@@ -174,6 +175,7 @@ fn count_storage(
             compacted: monitor.compacted(),
             refusal: monitor.refusal().map(|error| error.to_string()),
             unenforced_crds: api.unenforced_crds(),
+            unenforced_kinds: api.unenforced_kinds(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
         }
     });

@@ -35,6 +35,7 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         // Clients write nothing here.
         validation: ValidationSettings::default(),
         has_collector: false,
+        warns_unenforced: true,
     };
     ApiServer::new(collections, settings, drain.clone())
 }

@@ -10,7 +10,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "embedded-api",
             FlagKind::Switch,
             "",
-            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints, EndpointSlices and APIServices from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig and --delegate-kubeconfig). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
+            "Serve Kubernetes' built-in kinds and CustomResourceDefinitions from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig and --delegate-kubeconfig). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
         ),
         Flag::new(
             "store-file",
@@ -22,7 +22,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "runtime-config",
             FlagKind::List("KEY=BOOL"),
             "",
-            "Resources that --embedded-api also stores, without their controllers: GROUP/VERSION[/RESOURCE]=true (v1/pods=true, apps/v1=true) or api/all=true, as of kube-apiserver. Without it they are listed empty",
+            "Resources that --embedded-api serves, as of kube-apiserver: GROUP/VERSION[/RESOURCE]=false (v1/pods=false, apps/v1=false) or api/all=false turns them off; all are on",
         ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
@@ -42,6 +42,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             FlagKind::Switch,
             "false",
             "Accept CustomResourceDefinitions with x-kubernetes-validations, with a Warning: --embedded-api does not enforce such rules",
+        ),
+        Flag::new(
+            "unenforced-warnings",
+            FlagKind::Switch,
+            "true",
+            "Answer the creation of an object that --embedded-api stores and does not enforce, such as a NetworkPolicy, with a Warning",
         ),
         Flag::new(
             "unsafe-no-fsync",

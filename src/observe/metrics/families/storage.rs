@@ -36,6 +36,8 @@ pub struct StorageStats {
     pub refusal: Option<String>,
     /// CustomResourceDefinitions with rules, which are not enforced.
     pub unenforced_crds: Vec<String>,
+    /// Kinds that are stored and not enforced, of which there are objects.
+    pub unenforced_kinds: Vec<String>,
     /// The resources that are in the watch cache, by group and plural.
     pub resources: Vec<ResourceStats>,
 }

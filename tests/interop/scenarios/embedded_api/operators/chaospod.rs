@@ -10,8 +10,7 @@ use crate::environment::{Gateway, Process, TestEnvironment, peer};
 const GROUP_VERSION: &str = "apis/chaosapps.metamagical.io/v1";
 
 pub(super) fn replaces_pods(environment: &TestEnvironment) {
-    let flags = [("--runtime-config", "v1/pods=true")];
-    compare_stories(environment, "operator-chaospod", &flags, |fixture, gateway| {
+    compare_stories(environment, "operator-chaospod", &[], |fixture, gateway| {
         fixture.install(&crd());
         let seen = follow_chaospods(fixture, gateway);
         let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/chaospods.chaosapps.metamagical.io";

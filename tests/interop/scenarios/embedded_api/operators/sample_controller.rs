@@ -11,8 +11,7 @@ use crate::environment::{Gateway, Process, TestEnvironment, peer};
 const GROUP_VERSION: &str = "apis/samplecontroller.k8s.io/v1alpha1";
 
 pub(super) fn deploys_foos(environment: &TestEnvironment) {
-    let flags = [("--runtime-config", "apps/v1/deployments=true")];
-    compare_stories(environment, "operator-sample-controller", &flags, |fixture, gateway| {
+    compare_stories(environment, "operator-sample-controller", &[], |fixture, gateway| {
         fixture.install(&crd());
         let seen = follow_foos(fixture, gateway);
         let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/foos.samplecontroller.k8s.io";

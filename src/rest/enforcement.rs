@@ -1,0 +1,72 @@
+//! What is said of kinds whose objects are stored, and that nobody here acts on.
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
+
+use super::api_server::ApiServer;
+use crate::resources::ServedKind;
+use crate::resources::catalog::{CatalogEntry, Enforcement};
+
+/// Kinds of which objects were created and that nobody here acts on. Each is logged once.
+#[derive(Debug, Default)]
+pub(super) struct UnenforcedKinds {
+    /// Names as in `networkpolicies.networking.k8s.io`.
+    unenforced: Mutex<BTreeSet<String>>,
+    /// Whether the log says that workloads need controllers.
+    has_workloads: Mutex<bool>,
+}
+
+impl ApiServer {
+    /// The kinds that are stored and not enforced, of which there are objects of clients.
+    pub fn unenforced_kinds(&self) -> Vec<String> {
+        self.unenforced_kinds.unenforced.lock().iter().cloned().collect()
+    }
+
+    /// Notes that a client creates an object of a kind. Returns the warning if the kind is not enforced.
+    pub(super) fn note_creation(&self, kind: &ServedKind) -> Option<String> {
+        let catalog = self.catalog.get();
+        let (group, plural) = kind.resource.group_resource();
+        let entry = catalog.find(group, &kind.version.version, plural)?;
+        match entry.enforcement() {
+            Enforcement::Any => None,
+            Enforcement::Controllers => {
+                let mut has_workloads = self.unenforced_kinds.has_workloads.lock();
+                if !std::mem::replace(&mut *has_workloads, true) {
+                    tracing::info!(
+                        kind = &*kind.resource.kind,
+                        "workloads are stored; a kube-controller-manager beside this server makes them run"
+                    );
+                }
+                None
+            }
+            Enforcement::Missing => {
+                self.note_unenforced(entry);
+                let warns = self.settings.warns_unenforced;
+                warns.then(|| format!("narthex stores this {} and does not enforce it", kind.resource.kind))
+            }
+        }
+    }
+
+    /// Notes the kinds that are not enforced and have objects. Those of flow control always have: the server makes them.
+    pub(crate) async fn note_stored_unenforced(&self) {
+        let catalog = self.settings.catalog.clone();
+        let is_noted = |entry: &&CatalogEntry| {
+            entry.enforcement() == Enforcement::Missing && entry.kind.resource.group != "flowcontrol.apiserver.k8s.io"
+        };
+        for entry in catalog.entries().iter().filter(is_noted) {
+            let Ok(collection) = self.collection(&entry.kind.resource) else { continue };
+            if collection.ensure_loaded().await.is_ok() && collection.current().1.len() > 0 {
+                self.note_unenforced(entry);
+            }
+        }
+    }
+
+    fn note_unenforced(&self, entry: &CatalogEntry) {
+        let (group, plural) = entry.kind.resource.group_resource();
+        let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        if self.unenforced_kinds.unenforced.lock().insert(name.clone()) {
+            tracing::warn!("{name} are stored and not enforced: this server does not act on them");
+        }
+    }
+}
