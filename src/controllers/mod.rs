@@ -3,6 +3,7 @@
 //!
 //! They run on the thread `embedded-api`, above the watch cache: they follow its collections and write as clients do.
 
+mod bootstrap_objects;
 mod crd_removal;
 mod crds;
 mod enabled;
@@ -19,6 +20,7 @@ use kubeapi::Status;
 use store::watch_cache::{Notifier, ResourceCollection};
 use tokio::task::JoinSet;
 
+use self::bootstrap_objects::BootstrapObjectController;
 use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
 pub use self::enabled::EnabledControllers;
@@ -33,6 +35,7 @@ use crate::rest::ApiServer;
 /// The controllers of one embedded API server.
 pub struct Controllers {
     api: ApiServer,
+    bootstrap_objects: BootstrapObjectController,
     crds: Rc<CrdController>,
     crd_removal: Rc<CrdRemovalController>,
     local_api_services: Rc<LocalApiServiceController>,
@@ -55,6 +58,7 @@ impl Controllers {
         local_api_services.start().await?;
         Ok(Controllers {
             api: api.clone(),
+            bootstrap_objects: BootstrapObjectController::start(api, metrics),
             crds: Rc::new(crds),
             crd_removal: Rc::new(CrdRemovalController::new(api)?),
             local_api_services,
@@ -68,7 +72,10 @@ impl Controllers {
         let mut drain = self.api.drain().clone();
         let mut tasks = JoinSet::new();
         self.spawn_feeds(&mut tasks, &notifier, enabled);
-        let Controllers { crds, crd_removal, local_api_services, namespaces, system_namespaces, .. } = self;
+        let Controllers {
+            bootstrap_objects, crds, crd_removal, local_api_services, namespaces, system_namespaces, ..
+        } = self;
+        tasks.spawn_local(async move { run(&bootstrap_objects).await });
         tasks.spawn_local(async move { run(&*crds).await });
         tasks.spawn_local(async move { run(&*crd_removal).await });
         tasks.spawn_local(async move { run(&*local_api_services).await });

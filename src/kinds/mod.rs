@@ -25,6 +25,7 @@ mod secret;
 pub mod selectable_fields;
 mod service;
 mod service_account;
+mod status_conditions;
 #[cfg(test)]
 mod tests;
 mod validation;
@@ -35,6 +36,8 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
+pub use self::pod::compare_quantities;
+pub use self::status_conditions::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 #[cfg(test)]
 pub use self::validation::kind_errors;
 pub use self::validation::{ValidationSettings, validate_new, validate_replacement};
@@ -74,6 +77,9 @@ pub struct KindRules {
     pub removal: RemovalRule,
     /// What becomes of the objects that an object owns (`DefaultGarbageCollectionPolicy`).
     pub dependents: DependentsRule,
+    /// Seconds that an object has to end by itself once it is deleted, from the object and what the request says; none if
+    /// objects of the kind are deleted at once (`CheckGracefulDelete`).
+    pub deletion_grace: Option<fn(&Object, Option<i64>) -> i64>,
     /// Fields that field selectors may name, of a built-in kind.
     pub selectable: SelectableFields,
     /// Changes the body of a request (`Convert_v1_*` in `pkg/apis/*/v1/conversion.go`).
@@ -180,6 +186,7 @@ impl KindRules {
         expires: false,
         removal: RemovalRule::Alone,
         dependents: DependentsRule::Delete,
+        deletion_grace: None,
         selectable: SelectableFields::NONE,
         convert_body: |_| {},
         begin_create: |_| Ok(()),

@@ -11,6 +11,7 @@ use super::{GenerationRule, KindRules, Object};
 pub(super) static RULES: KindRules = KindRules {
     generation: GenerationRule::SPEC,
     returns_deleted_object: true,
+    deletion_grace: Some(deletion_grace),
     selectable: SelectableFields {
         labels: &[
             "spec.hostNetwork",
@@ -38,6 +39,19 @@ const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
 
 /// Positive amounts of compute resources in nanos, by name.
 type Amounts = BTreeMap<&'static str, i128>;
+
+/// The seconds in which the kubelet ends the containers; none for a Pod that runs nowhere.
+fn deletion_grace(pod: &Object, requested: Option<i64>) -> i64 {
+    let text = |part: &str, field: &str| pod.get(part).and_then(|part| part[field].as_str()).unwrap_or_default();
+    if text("spec", "nodeName").is_empty() || matches!(text("status", "phase"), "Failed" | "Succeeded") {
+        return 0;
+    }
+    let own = pod.get("spec").and_then(|spec| spec["terminationGracePeriodSeconds"].as_i64());
+    match requested.or(own).unwrap_or_default() {
+        ..0 => 1,
+        seconds => seconds,
+    }
+}
 
 /// The status of a Pod that no scheduler has seen. As upstream, a quality of service that the client gives stays.
 fn initial_pod_status(pod: &Object) -> Value {
@@ -90,6 +104,11 @@ fn add_amounts(list: &Value, sum: &mut Amounts) -> usize {
         }
     }
     count
+}
+
+/// Compares two quantities; none if one cannot be read.
+pub fn compare_quantities(one: &str, other: &str) -> Option<std::cmp::Ordering> {
+    Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
 /// A quantity in nanos; none if it cannot be read or is too large.

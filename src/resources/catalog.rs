@@ -70,6 +70,10 @@ const SERVED: [(&str, &str, Serving); 31] = [
     ("flowcontrol.apiserver.k8s.io", "*", UNENFORCED),
 ];
 
+/// The subresources that are served of objects that are stored.
+const SUBRESOURCES: [&str; 8] =
+    ["status", "finalize", "scale", "approval", "ephemeralcontainers", "resize", "eviction", "binding"];
+
 /// Verbs of a custom resource, in kube-apiserver's order.
 pub(super) const CUSTOM_VERBS: [&str; 8] =
     ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
@@ -129,10 +133,7 @@ impl CatalogEntry {
     /// The verbs of a subresource that are served; none if it is not served.
     pub fn subresource_verbs(&self, name: &str) -> &[&'static str] {
         match (self.kind.version.subresource(name), name) {
-            (Some(subresource), "status" | "finalize" | "scale") if self.serving == Serving::Custom => {
-                &subresource.verbs
-            }
-            (Some(subresource), "status" | "finalize") if self.is_stored() => &subresource.verbs,
+            (Some(subresource), name) if self.is_stored() && SUBRESOURCES.contains(&name) => &subresource.verbs,
             (Some(_), "status") => &READ_VERBS[..1],
             _ => &[],
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use store::{KeyError, Prefix};
 
+use super::admission::DisabledPlugins;
 use super::enforcement::UnenforcedKinds;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
@@ -52,6 +53,8 @@ pub struct ApiServerSettings {
     pub has_collector: bool,
     /// Whether a new object of a kind that is not enforced gets a `Warning` (`--unenforced-warnings`).
     pub warns_unenforced: bool,
+    /// The admission plugins that are turned off (`--disable-admission-plugins`).
+    pub disabled_plugins: DisabledPlugins,
 }
 
 /// The embedded API server. Cheap to clone.

@@ -78,11 +78,12 @@ pub(super) async fn store_new(
     api: &ApiServer,
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
-    object: Map<String, Value>,
+    mut object: Map<String, Value>,
     (is_dry_run, creation): (bool, &CreateAuthorization<'_>),
     warnings: &mut Vec<String>,
 ) -> Result<Created, Status> {
     let mut conditions = creation_conditions(api, target, &object).await?;
+    api.admit_new(target, &mut object).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
     warnings.append(&mut write.warnings);

@@ -1,6 +1,5 @@
 //! `metav1.DeleteOptions`, from the body or the query.
 
-use kubeapi::Status;
 use kubeapi::field_error::{FieldError, invalid_options_status};
 use kubeapi::json::read_json;
 use kubeapi::list_options::{is_true, parse_int64};
@@ -8,6 +7,7 @@ use kubeapi::object_meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use kubeapi::protobuf::decode::{decode_object, read_envelope};
 use kubeapi::protobuf::normalize::normalize;
 use kubeapi::yaml::read_yaml;
+use kubeapi::{Query, Status};
 use serde_json::Value;
 
 use super::object_type::{DecodeError, check_options_type};
@@ -26,6 +26,8 @@ pub(super) struct DeleteOptions {
     pub(super) uid: Option<String>,
     /// Precondition: the object's resourceVersion.
     pub(super) resource_version: Option<String>,
+    /// Seconds that the object has to end by itself, of a kind that does.
+    pub(super) grace_seconds: Option<i64>,
     /// What becomes of the objects that the object owns; none without a garbage collector (`--enable-garbage-collector`).
     pub(super) propagation: Option<PropagationPolicy>,
 }
@@ -73,18 +75,34 @@ impl DeleteOptions {
     pub(super) async fn parse(request: &ApiRequest<'_>, has_collector: bool) -> Result<DeleteOptions, Status> {
         let (media_type, body) = (media_type(request.headers), request.body.clone());
         let body = run_sized(body.len(), move || read_body(&media_type, &body)).await??;
+        DeleteOptions::read(request.query, body.as_ref(), has_collector)
+    }
+
+    /// Reads the options in an `Eviction`, of a request that may be a dry run.
+    ///
+    /// # Errors
+    /// As [`DeleteOptions::parse`].
+    pub(super) fn of_eviction(given: &Value, is_dry_run: bool, has_collector: bool) -> Result<DeleteOptions, Status> {
+        let body = given.is_object().then_some(given);
+        let mut options = DeleteOptions::read(&Query::parse(""), body, has_collector)?;
+        options.is_dry_run |= is_dry_run;
+        Ok(options)
+    }
+
+    fn read(query: &Query<'_>, body: Option<&Value>, has_collector: bool) -> Result<DeleteOptions, Status> {
         let mut errors = Vec::new();
         let mut options = DeleteOptions::default();
-        let mut propagation = request.query.get("propagationPolicy").map(std::borrow::Cow::into_owned);
-        let mut orphans = request.query.get("orphanDependents").map(|value| is_true(&value));
-        if let Some(seconds) = request.query.get("gracePeriodSeconds") {
-            parse_int64(&seconds)?;
+        let mut propagation = query.get("propagationPolicy").map(std::borrow::Cow::into_owned);
+        let mut orphans = query.get("orphanDependents").map(|value| is_true(&value));
+        if let Some(seconds) = query.get("gracePeriodSeconds") {
+            options.grace_seconds = Some(parse_int64(&seconds)?);
         }
-        let pairs = request.query.pairs().filter(|(key, _)| key == "dryRun");
+        let pairs = query.pairs().filter(|(key, _)| key == "dryRun");
         let mut dry_run_values: Vec<String> = pairs.map(|(_, value)| value.into_owned()).collect();
-        if let Some(body) = &body {
+        if let Some(body) = body {
             let text = |value: &Value| value.as_str().map(str::to_owned);
             dry_run_values.extend(body["dryRun"].as_array().into_iter().flatten().filter_map(text));
+            options.grace_seconds = body["gracePeriodSeconds"].as_i64();
             options.uid = text(&body["preconditions"]["uid"]);
             options.resource_version = text(&body["preconditions"]["resourceVersion"]);
             propagation = text(&body["propagationPolicy"]).or(propagation);

@@ -7,8 +7,9 @@ use store::watch_cache::Notifier;
 use super::api_server::ApiServer;
 use super::representation::{OutputMediaType, VerbReply};
 use super::request::{ApiRequest, FailedRequest};
+use super::subresource_kind::body_kind;
 use super::target::ObjectTarget;
-use super::{create, delete, patch, read, representation, scale, update, warnings, watch};
+use super::{binding, create, delete, eviction, patch, read, representation, scale, update, warnings, watch};
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
@@ -47,9 +48,13 @@ impl ApiServer {
         let _schemas = schema_work::compile_schemas(&target.kind).await?;
         let verb = &*request.info.verb;
         warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
-        if let Some(kind) = scale::scale_kind().filter(|_| target.subresource == "scale") {
+        if let Some(kind) = body_kind(&target) {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
-            let reply = scale::scale(self, &collection, &target, kind, request, warnings).await?;
+            let reply = match target.subresource {
+                "eviction" => eviction::evict(self, &collection, &target, kind, request, warnings).await?,
+                "binding" => binding::bind(&collection, &target, kind, request, warnings).await?,
+                _ => scale::scale(self, &collection, &target, kind, request, warnings).await?,
+            };
             return representation::respond(kind, media_type, reply.code, reply.content).await;
         }
         let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;

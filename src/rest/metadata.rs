@@ -165,7 +165,19 @@ pub(super) fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -
     ObjectMetaView::of_map(object).has_finalizers() || of_namespace
 }
 
-/// Whether an object is marked for deletion and has no finalizers.
+/// Whether an object is marked for deletion, has ended by itself, and has no finalizers (`ShouldDeleteDuringUpdate`).
 pub(crate) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
-    ObjectMetaView::of_map(object).deletion_timestamp().is_some() && !has_finalizers(resource, object)
+    let has_ended = grace_seconds(object).unwrap_or_default() == 0;
+    ObjectMetaView::of_map(object).deletion_timestamp().is_some() && has_ended && !has_finalizers(resource, object)
+}
+
+/// `deletionGracePeriodSeconds`: the seconds that an object has to end by itself.
+pub(super) fn grace_seconds(object: &Map<String, Value>) -> Option<i64> {
+    object.get("metadata")?.get("deletionGracePeriodSeconds")?.as_i64()
+}
+
+/// The time some seconds after `time` in the format of `metav1.Time`; `time` itself if there is no such time.
+pub(super) fn seconds_after(time: &str, seconds: i64) -> String {
+    let after = |time: Timestamp| Timestamp::from_second(time.as_second().checked_add(seconds)?).ok();
+    time.parse().ok().and_then(after).map_or_else(|| time.to_owned(), |time| time.to_string())
 }

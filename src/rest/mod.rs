@@ -3,7 +3,9 @@
 //! `dispatch` calls one function per verb. The order of the checks is Kubernetes' (`k8s.io/apiserver/pkg/endpoints/handlers`
 //! and `pkg/registry/generic/registry/store.go`) and is what clients see.
 
+mod admission;
 mod api_server;
+mod binding;
 #[cfg(test)]
 mod cost_tests;
 #[cfg(test)]
@@ -16,6 +18,7 @@ mod delete_options;
 mod dispatch;
 mod enforcement;
 mod errors;
+mod eviction;
 mod leftovers;
 mod metadata;
 mod namespace;
@@ -29,6 +32,7 @@ mod representation;
 mod request;
 mod request_body;
 mod scale;
+mod subresource_kind;
 mod target;
 #[cfg(test)]
 pub(crate) mod test_support;
@@ -38,6 +42,7 @@ mod watch;
 mod write;
 mod write_options;
 
+pub use self::admission::DisabledPlugins;
 pub use self::api_server::{ApiServer, ApiServerSettings};
 pub(crate) use self::errors::unavailable;
 pub(crate) use self::metadata::{is_removable, new_object, now};

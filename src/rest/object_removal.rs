@@ -22,7 +22,7 @@ use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::conversion::schema_work;
 use crate::conversion::stored_object;
 use crate::kinds::crd::{self, is_crd};
-use crate::kinds::{RemovalRule, custom_resource, rules};
+use crate::kinds::{RemovalRule, custom_resource};
 use crate::resources::ServedKind;
 
 /// Deletions of one list of objects that are in the store at a time; it writes what waits in one transaction.
@@ -36,7 +36,18 @@ pub(super) enum Removed {
     Marked(ReplyObject),
 }
 
-/// Deletes `current`, or the state that replaced it in the meantime. It is marked if finalizers remain.
+/// How a deletion changes an object that it does not delete at once.
+enum Marking {
+    /// Not at all.
+    Unchanged,
+    /// It is marked as deleted, with the seconds that it has to end by itself.
+    New(i64),
+    /// It has less time to end by itself.
+    Shortened(i64),
+}
+
+/// Deletes `current`, or the state that replaced it in the meantime. It is marked if finalizers remain, or while it has to
+/// end by itself.
 ///
 /// # Errors
 /// 404 for an object that is gone, 409 for preconditions, and errors of the store.
@@ -50,18 +61,34 @@ pub(super) async fn remove(
     loop {
         check_preconditions(target, &current, options)?;
         let new_finalizers = new_finalizers(target, &current, options);
-        let mut object = match needs_object(target, &current) || new_finalizers.is_some() {
+        let object = match needs_object(target, &current) || new_finalizers.is_some() {
             true => Some(stored_object(&current).await?),
             false => None,
         };
-        let changes_finalizers = new_finalizers.is_some();
-        if let (Some(object), Some(finalizers)) = (&mut object, new_finalizers) {
-            change_metadata(object, |metadata| match finalizers.is_empty() {
-                true => metadata.remove("finalizers"),
-                false => metadata.insert("finalizers".to_owned(), json!(finalizers)),
-            });
-        }
         let is_marked = current.metadata().deletion_timestamp.is_some();
+        let marking = match (&object, target.rules.deletion_grace) {
+            (Some(object), Some(grace)) => match (is_marked, metadata::grace_seconds(object), options.grace_seconds) {
+                (false, ..) => Some(Marking::New(grace(object, options.grace_seconds))),
+                (true, Some(left), Some(wanted)) if wanted < left => Some(Marking::Shortened(wanted)),
+                // It ends already.
+                (true, Some(_), _) => return Ok(Removed::Marked(ReplyObject::stored(current))),
+                (true, None, _) => None,
+            },
+            _ => None,
+        };
+        let object = match (marking, object) {
+            (Some(marking), Some(object)) => {
+                let changed = (object, new_finalizers, marking);
+                match mark_graceful(collection, target, &current, changed, options).await? {
+                    Ok(removed) => return Ok(removed),
+                    Err(now) => current = now,
+                }
+                continue;
+            }
+            (_, object) => object,
+        };
+        let changes_finalizers = new_finalizers.is_some();
+        let object = object.map(|object| with_finalizers(object, new_finalizers));
         // The objects of a CRD are deleted first.
         let is_gone = object.as_ref().is_none_or(|object| {
             !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
@@ -78,20 +105,9 @@ pub(super) async fn remove(
                 let deleted = collection.delete(&key, current.revision()).await;
                 deleted.map(|revision| Removed::Gone(current.clone(), revision))
             }
-            Some(mut object) => {
-                let owned = target.to_owned_target();
-                let write = move || {
-                    let target = owned.target();
-                    custom_resource::rewrite_stored(&target.kind, &mut object);
-                    if !is_marked {
-                        mark(&target, &mut object);
-                    }
-                    let value = write_stored_json(&object).bytes;
-                    (object, value)
-                };
-                // Schemas are needed, and may have to be compiled.
-                let schema_work = if target.kind.version.custom().is_some() { MAX_INLINE_BYTES } else { 0 };
-                let (object, value) = run_sized(current.bytes().len() + schema_work, write).await?;
+            Some(object) => {
+                let marking = if is_marked { Marking::Unchanged } else { Marking::New(0) };
+                let (object, value) = marked_value(target, &current, object, marking).await?;
                 if options.is_dry_run {
                     return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
                 }
@@ -107,6 +123,76 @@ pub(super) async fn remove(
     }
 }
 
+/// Marks an object that ends by itself, and deletes it if it has no time and no finalizers. Returns what is stored if
+/// another writer was faster.
+async fn mark_graceful(
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    current: &Arc<Stored>,
+    (object, finalizers, marking): (Map<String, Value>, Option<Vec<String>>, Marking),
+    options: &DeleteOptions,
+) -> Result<Result<Removed, Arc<Stored>>, Status> {
+    let object = with_finalizers(object, finalizers);
+    let (object, value) = marked_value(target, current, object, marking).await?;
+    if options.is_dry_run {
+        return Ok(Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object)))));
+    }
+    let key = target.key(collection)?;
+    let mut marked = match collection.update(&key, current.revision(), value.into(), None).await {
+        Ok(marked) => marked,
+        Err(Error::Conflict { current: Some(now) }) => return Ok(Err(now)),
+        Err(error) => return Err(cache_error(target, error)),
+    };
+    while metadata::is_removable(&target.kind.resource, &stored_object(&marked).await?) {
+        match collection.delete(&key, marked.revision()).await {
+            Ok(revision) => return Ok(Ok(Removed::Gone(marked, revision))),
+            Err(Error::Conflict { current: Some(now) }) if now.metadata().uid == marked.metadata().uid => marked = now,
+            // Another client has deleted it.
+            Err(Error::Conflict { .. }) => {
+                let revision = marked.revision();
+                return Ok(Ok(Removed::Gone(marked, revision)));
+            }
+            Err(error) => return Err(cache_error(target, error)),
+        }
+    }
+    Ok(Ok(Removed::Marked(ReplyObject::stored(marked))))
+}
+
+/// The object with other finalizers, if there are.
+fn with_finalizers(mut object: Map<String, Value>, finalizers: Option<Vec<String>>) -> Map<String, Value> {
+    if let Some(finalizers) = finalizers {
+        change_metadata(&mut object, |metadata| match finalizers.is_empty() {
+            true => metadata.remove("finalizers"),
+            false => metadata.insert("finalizers".to_owned(), json!(finalizers)),
+        });
+    }
+    object
+}
+
+/// An object that is marked, and the bytes to store.
+async fn marked_value(
+    target: &ObjectTarget<'_>,
+    current: &Stored,
+    mut object: Map<String, Value>,
+    marking: Marking,
+) -> Result<(Map<String, Value>, Vec<u8>), Status> {
+    let owned = target.to_owned_target();
+    let write = move || {
+        let target = owned.target();
+        custom_resource::rewrite_stored(&target.kind, &mut object);
+        match marking {
+            Marking::Unchanged => {}
+            Marking::New(seconds) => mark(&target, &mut object, seconds),
+            Marking::Shortened(seconds) => shorten(&mut object, seconds),
+        }
+        let value = write_stored_json(&object).bytes;
+        (object, value)
+    };
+    // Schemas are needed, and may have to be compiled.
+    let schema_work = if target.kind.version.custom().is_some() { MAX_INLINE_BYTES } else { 0 };
+    run_sized(current.bytes().len() + schema_work, write).await
+}
+
 /// The finalizers that the garbage collector gets by a deletion, if they change. A value that cannot be read keeps its own.
 fn new_finalizers(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Option<Vec<String>> {
     let policy = options.propagation.filter(|_| current.defect().is_none())?;
@@ -117,8 +203,7 @@ fn new_finalizers(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteO
 /// Whether the deletion of an object depends on more than its metadata. A value that cannot be read has nothing that its
 /// deletion waits for.
 fn needs_object(target: &ObjectTarget<'_>, current: &Stored) -> bool {
-    let resource = &target.kind.resource;
-    let has_rules = rules(resource).removal != RemovalRule::Alone;
+    let has_rules = target.rules.removal != RemovalRule::Alone || target.rules.deletion_grace.is_some();
     current.defect().is_none() && (has_rules || !current.metadata().finalizers.is_empty())
 }
 
@@ -168,18 +253,29 @@ pub(crate) async fn remove_objects(
     Ok(())
 }
 
-/// Marks an object for deletion (`rest.BeforeDelete`).
-fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
+/// Gives an object that is marked less time to end by itself.
+fn shorten(object: &mut Map<String, Value>, seconds: i64) {
+    let left = metadata::grace_seconds(object).unwrap_or_default();
+    change_metadata(object, |metadata| {
+        let end = metadata.get("deletionTimestamp").and_then(Value::as_str).unwrap_or_default();
+        let end = metadata::seconds_after(end, seconds.saturating_sub(left));
+        metadata.insert("deletionTimestamp".to_owned(), json!(end));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(seconds));
+    });
+}
+
+/// Marks an object for deletion, with the seconds that it has to end by itself (`rest.BeforeDelete`).
+fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>, seconds: i64) {
     let removal = target.rules.removal;
     let (is_namespace, is_crd) = (removal == RemovalRule::Namespace, removal == RemovalRule::CustomResourceDefinition);
     change_metadata(object, |metadata| {
-        metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
+        metadata.insert("deletionTimestamp".to_owned(), json!(metadata::seconds_after(&metadata::now(), seconds)));
         // `REST.Delete` in apiextensions-apiserver's `pkg/registry/customresourcedefinition/etcd.go`.
         if is_crd {
             return;
         }
         if !is_namespace {
-            metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(seconds));
         }
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".to_owned(), json!(generation + 1));

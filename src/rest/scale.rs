@@ -1,10 +1,10 @@
-//! The subresource `scale` of custom objects: an `autoscaling/v1` `Scale` whose fields are fields of the object
-//! (`ScaleREST` in `k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go`).
+//! The subresource `scale`: an `autoscaling/v1` `Scale` whose fields are fields of the object (`ScaleREST` in
+//! `k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go` and `pkg/registry/apps/*/storage`).
 
-use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use kubeapi::Status;
+use kubeapi::field_error::{FieldError, invalid_fields_status};
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 use store::watch_cache::ResourceCollection;
@@ -19,44 +19,18 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::kinds::custom_resource;
-use crate::resources::builtin::builtin_kinds;
-use crate::resources::custom::cells::scale_columns;
+use crate::resources::ServedKind;
 use crate::resources::custom::crd::ScalePaths;
-use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 
 /// Attempts of a write that other writers overtake.
 const ATTEMPTS: usize = 6;
 
-/// The kind `Scale`; none if the tables of built-in kinds do not have it, which a test excludes.
-pub(super) fn scale_kind() -> Option<&'static ServedKind> {
-    static KIND: LazyLock<Option<ServedKind>> = LazyLock::new(|| {
-        let message = builtin_kinds().messages.find("io.k8s.api.autoscaling.v1.Scale")?;
-        let version = Arc::new(ResourceVersion {
-            version: Cow::Borrowed("v1"),
-            format: ObjectFormat::Builtin(message, None),
-            columns: scale_columns().into(),
-            verbs: Vec::new(),
-            storage_version_hash: Cow::Borrowed(""),
-            subresources: Vec::new(),
-        });
-        let resource = Resource {
-            group: Cow::Borrowed("autoscaling"),
-            plural: Cow::Borrowed("scales"),
-            singular: Cow::Borrowed(""),
-            kind: Cow::Borrowed("Scale"),
-            list_kind: None,
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            is_namespaced: true,
-            storage: None,
-            storage_path: Cow::Borrowed(""),
-            versions: vec![version.clone()],
-            custom: None,
-        };
-        Some(ServedKind { resource: Arc::new(resource), version })
-    });
-    KIND.as_ref()
-}
+/// The fields of workloads. Their selector is no text.
+static BUILTIN_PATHS: LazyLock<ScalePaths> = LazyLock::new(|| ScalePaths {
+    spec_replicas_path: ".spec.replicas".to_owned(),
+    status_replicas_path: ".status.replicas".to_owned(),
+    label_selector_path: None,
+});
 
 /// Reads or writes the `Scale` of an object.
 ///
@@ -70,8 +44,10 @@ pub(super) async fn scale(
     request: &ApiRequest<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
-    let paths = target.kind.version.custom().and_then(|version| version.scale.as_ref());
-    let paths = paths.ok_or_else(|| target.not_found())?;
+    let paths = match target.kind.version.custom() {
+        Some(version) => version.scale.as_ref().ok_or_else(|| target.not_found())?,
+        None => &*BUILTIN_PATHS,
+    };
     let key = target.key(collection)?;
     let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let mut current = stored.ok_or_else(|| target.not_found())?;
@@ -113,6 +89,11 @@ pub(super) async fn scale(
         }
         set_value(&mut object, &paths.spec_replicas_path, replicas.unwrap_or_default().into())
             .map_err(Status::internal_error)?;
+        if target.kind.version.custom().is_none() && replicas.is_some_and(|replicas| replicas < 0) {
+            let why = "must be greater than or equal to 0";
+            let error = FieldError::invalid("spec.replicas", replicas.unwrap_or_default(), why);
+            return Err(invalid_fields_status("autoscaling", "Scale", &target.name, error));
+        }
         let version = ObjectMetaView::of_map(&scale).resource_version();
         let is_conditional = !version.is_empty() && !is_patch;
         if !version.is_empty()
@@ -164,10 +145,40 @@ fn read_scale(paths: &ScalePaths, object: &Map<String, Value>) -> Result<Value, 
     if let Some(replicas) = fields.spec_replicas.filter(|replicas| *replicas != 0) {
         scale["spec"]["replicas"] = replicas.into();
     }
-    if !fields.selector.is_empty() {
-        scale["status"]["selector"] = fields.selector.into();
+    let selector = match std::ptr::eq(paths, &raw const *BUILTIN_PATHS) {
+        true => object.get("spec").map(|spec| selector_text(&spec["selector"])).unwrap_or_default(),
+        false => fields.selector,
+    };
+    if !selector.is_empty() {
+        scale["status"]["selector"] = selector.into();
     }
     Ok(scale)
+}
+
+/// The text of a workload's selector: of a `LabelSelector`, or of the labels of a ReplicationController
+/// (`labels.Selector.String`).
+fn selector_text(selector: &Value) -> String {
+    let is_labels = selector["matchLabels"].is_null() && selector["matchExpressions"].is_null();
+    let labels = if is_labels { selector } else { &selector["matchLabels"] };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut requirements: Vec<(String, String)> = labels.as_object().map_or_else(Vec::new, |labels| {
+        labels.iter().map(|(key, value)| (key.clone(), format!("{key}={}", text(value)))).collect()
+    });
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = text(&expression["key"]);
+        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
+        values.sort();
+        let values = values.join(",");
+        let requirement = match expression["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.clone(),
+            _ => format!("!{key}"),
+        };
+        requirements.push((key, requirement));
+    }
+    requirements.sort_by(|a, b| a.0.cmp(&b.0));
+    requirements.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }
 
 /// Sets the value at a path such as `.spec.replicas`; objects on the way are made.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use store::watch_cache::{Collections, HistoryLimits};
 use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
+use super::admission::DisabledPlugins;
 use super::api_server::{ApiServer, ApiServerSettings};
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
@@ -31,6 +32,7 @@ pub(crate) async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer
         validation: ValidationSettings::default(),
         has_collector: false,
         warns_unenforced: true,
+        disabled_plugins: DisabledPlugins::default(),
     };
     let (drainer, drain) = Drain::new();
     // Its end would be a drain.

@@ -107,11 +107,12 @@ pub(super) async fn replace(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     old: &Arc<Stored>,
-    object: Map<String, Value>,
+    mut object: Map<String, Value>,
     options: ReplacementOptions,
     warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
     let old_object = api.converter.served_object(&target.kind, collection, old).await?;
+    api.admit_replacement(target, &old_object, &mut object).await?;
     let replaced = ReplacedObject { stored: old.clone(), object: old_object, is_patch: options.is_patch };
     let mut write = ObjectWrite::new(target, object, Some(replaced)).run(&api.settings).await?;
     warnings.append(&mut write.warnings);

@@ -22,6 +22,8 @@ pub enum RetryAfter {
     Merging,
     /// The backend failed in a way that may pass at any moment.
     TransientFault,
+    /// The controller of a PodDisruptionBudget has not looked at its last change (`createTooManyRequestsError`).
+    DisruptionBudget,
     /// The APIService is unavailable.
     Unavailable,
     /// The circuit of the APIService is open for this time.
@@ -40,6 +42,7 @@ impl RetryAfter {
             | RetryAfter::TransientFault
             | RetryAfter::CircuitRecovering => 1,
             RetryAfter::ShuttingDown | RetryAfter::PathsNotInstalled | RetryAfter::Unavailable => 5,
+            RetryAfter::DisruptionBudget => 10,
             RetryAfter::CircuitOpen(rest) => u32::try_from(rest.as_secs()).unwrap_or(u32::MAX).saturating_add(1),
         }
     }
@@ -52,6 +55,7 @@ impl RetryAfter {
                 | RetryAfter::ShuttingDown
                 | RetryAfter::PathsNotInstalled
                 | RetryAfter::ResourceVersionTooLarge
+                | RetryAfter::DisruptionBudget
         )
     }
 }

@@ -20,9 +20,8 @@ use crate::process::Problem;
 const FLAGS: &str = include_str!("kube_apiserver_flags.txt");
 
 /// Flags that envtest always passes, and that change nothing here: nothing is said of them.
-const QUIET: [&str; 7] = [
+const QUIET: [&str; 6] = [
     "allow-privileged",
-    "disable-admission-plugins",
     "service-account-issuer",
     "service-account-key-file",
     "service-account-signing-key-file",

@@ -9,7 +9,7 @@ use crate::config::parser::FlagParser;
 use crate::controllers::EnabledControllers;
 use crate::kinds::ValidationSettings;
 use crate::resources::runtime_config::RuntimeConfig;
-use crate::rest::ApiServerSettings;
+use crate::rest::{ApiServerSettings, DisabledPlugins};
 
 /// The embedded API server and its store.
 #[derive(Clone, Debug)]
@@ -47,6 +47,10 @@ pub(in crate::config) fn embedded_api(
     let controllers = EnabledControllers::parse(&parser.list("controllers"));
     let has_collector = parser.switch("enable-garbage-collector");
     let warns_unenforced = parser.switch("unenforced-warnings");
+    let disabled_plugins = DisabledPlugins::parse(&parser.list("disable-admission-plugins")).unwrap_or_else(|why| {
+        parser.add_problem("disable-admission-plugins", why);
+        DisabledPlugins::default()
+    });
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
@@ -60,6 +64,7 @@ pub(in crate::config) fn embedded_api(
             "controllers",
             "allow-unenforced-rules",
             "unenforced-warnings",
+            "disable-admission-plugins",
             "unsafe-no-fsync",
         ] {
             if parser.is_given(flag) {
@@ -98,6 +103,7 @@ pub(in crate::config) fn embedded_api(
         validation,
         has_collector,
         warns_unenforced,
+        disabled_plugins,
     };
     Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
 }

@@ -23,7 +23,7 @@ pub(super) use self::event::{EventEncoder, EventViewCache};
 pub(super) use self::negotiate::OutputMediaType;
 pub(super) use self::reply_object::ReplyObject;
 
-use kubeapi::{Status, encode};
+use kubeapi::{Status, StatusDetails, encode};
 use store::watch_cache::{ResourceCollection, StoredList};
 
 use self::body::FramedBody;
@@ -55,6 +55,13 @@ impl VerbReply {
     /// 200.
     pub(super) fn ok(content: ReplyContent) -> VerbReply {
         VerbReply { code: StatusCode::OK, content }
+    }
+
+    /// 201 of a subresource that answers with a Status.
+    pub(super) fn created() -> VerbReply {
+        let mut status = Status::success(StatusDetails::default());
+        (status.code, status.details) = (201, None);
+        VerbReply { code: StatusCode::CREATED, content: ReplyContent::Status(status) }
     }
 }
 

@@ -38,7 +38,10 @@ async fn embedded_api_discovery_names_what_is_served() {
     });
     assert_eq!(*named(&core, "configmaps"), expected);
     assert_eq!(named(&core, "namespaces/finalize")["verbs"], json!(["update"]));
-    assert_eq!(named(&core, "pods")["verbs"], json!(["get", "list", "watch"]));
+    assert_eq!(named(&core, "pods")["verbs"], expected["verbs"]);
+    let eviction = json!({"name": "pods/eviction", "singularName": "", "namespaced": true, "group": "policy",
+        "version": "v1", "kind": "Eviction", "verbs": ["create"]});
+    assert_eq!(*named(&core, "pods/eviction"), eviction);
     assert_eq!(*named(&core, "serviceaccounts/token"), Value::Null);
 
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";

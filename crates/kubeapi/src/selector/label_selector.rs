@@ -1,5 +1,7 @@
 //! Label selectors: `app=web,tier in (a,b),!old` (`k8s.io/apimachinery/pkg/labels`).
 
+use serde_json::Value;
+
 use crate::field_error::FieldError;
 use crate::names::{check_label_value, check_qualified_name, is_label_key, is_label_value};
 use crate::selector::field_selector::SelectorError;
@@ -64,6 +66,45 @@ impl LabelSelector {
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(LabelSelector { requirements })
+    }
+
+    /// Reads a `metav1.LabelSelector` (`LabelSelectorAsSelector`); none if it is invalid, or is null and selects nothing.
+    pub fn of_object(selector: &Value) -> Option<LabelSelector> {
+        let selector = selector.as_object()?;
+        let mut requirements = Vec::new();
+        for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
+            let values = vec![value.as_str()?.to_owned()];
+            requirements.push(LabelRequirement { key: key.clone(), operator: LabelOperator::In, values });
+        }
+        for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+            let mut values: Vec<String> = match &expression["values"] {
+                Value::Array(values) => {
+                    values.iter().map(|value| Some(value.as_str()?.to_owned())).collect::<Option<_>>()?
+                }
+                _ => Vec::new(),
+            };
+            values.sort();
+            values.dedup();
+            let operator = match expression["operator"].as_str()? {
+                "In" => LabelOperator::In,
+                "NotIn" => LabelOperator::NotIn,
+                "Exists" => LabelOperator::Exists,
+                "DoesNotExist" => LabelOperator::DoesNotExist,
+                _ => return None,
+            };
+            let needs_values = matches!(operator, LabelOperator::In | LabelOperator::NotIn);
+            if values.is_empty() == needs_values {
+                return None;
+            }
+            requirements.push(LabelRequirement { key: expression["key"].as_str()?.to_owned(), operator, values });
+        }
+        let is_valid =
+            |one: &LabelRequirement| is_label_key(&one.key) && one.values.iter().all(|value| is_label_value(value));
+        if !requirements.iter().all(is_valid) {
+            return None;
+        }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Some(LabelSelector { requirements })
     }
 
     /// Whether an object matches. `label` returns the value of a label.

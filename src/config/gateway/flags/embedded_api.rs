@@ -50,6 +50,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "Answer the creation of an object that --embedded-api stores and does not enforce, such as a NetworkPolicy, with a Warning",
         ),
         Flag::new(
+            "disable-admission-plugins",
+            FlagKind::List("NAME"),
+            "",
+            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
+        ),
+        Flag::new(
             "unsafe-no-fsync",
             FlagKind::Switch,
             "false",
