@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use kubeapi::Status;
+use kubeapi::{Status, User};
 
 use super::authorizer::{Authorizer, Denial, Permit};
 
@@ -41,6 +41,11 @@ impl<'p> CreateAuthorization<'p> {
         self.decision.get_or_init(|| decision).clone()
     }
 
+    /// The user of the request.
+    pub fn user(&self) -> &User {
+        self.permit.user()
+    }
+
     /// The denial, for the log and the metrics.
     pub fn take_denial(&self) -> Option<Denial> {
         self.denial.take()
@@ -50,7 +55,7 @@ impl<'p> CreateAuthorization<'p> {
 #[cfg(test)]
 mod tests {
     use http::Method;
-    use kubeapi::{CanonicalPath, Query, RequestInfo, User};
+    use kubeapi::{CanonicalPath, Query, RequestInfo};
 
     use super::*;
     use crate::authenticate::AuthenticatedUser;

@@ -71,8 +71,20 @@ const SERVED: [(&str, &str, Serving); 31] = [
 ];
 
 /// The subresources that are served of objects that are stored.
-const SUBRESOURCES: [&str; 8] =
-    ["status", "finalize", "scale", "approval", "ephemeralcontainers", "resize", "eviction", "binding"];
+const SUBRESOURCES: [&str; 12] = [
+    "status",
+    "finalize",
+    "scale",
+    "approval",
+    "ephemeralcontainers",
+    "resize",
+    "eviction",
+    "binding",
+    "attach",
+    "exec",
+    "log",
+    "portforward",
+];
 
 /// Verbs of a custom resource, in kube-apiserver's order.
 pub(super) const CUSTOM_VERBS: [&str; 8] =

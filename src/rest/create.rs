@@ -83,7 +83,7 @@ pub(super) async fn store_new(
     warnings: &mut Vec<String>,
 ) -> Result<Created, Status> {
     let mut conditions = creation_conditions(api, target, &object).await?;
-    api.admit_new(target, &mut object).await?;
+    api.admit_new(target, &mut object, creation.user()).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
     warnings.append(&mut write.warnings);

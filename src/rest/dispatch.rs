@@ -9,7 +9,9 @@ use super::representation::{OutputMediaType, VerbReply};
 use super::request::{ApiRequest, FailedRequest};
 use super::subresource_kind::body_kind;
 use super::target::ObjectTarget;
-use super::{binding, create, delete, eviction, patch, read, representation, scale, update, warnings, watch};
+use super::{
+    binding, create, delete, eviction, kubelet_streams, patch, read, representation, scale, update, warnings, watch,
+};
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
@@ -48,6 +50,9 @@ impl ApiServer {
         let _schemas = schema_work::compile_schemas(&target.kind).await?;
         let verb = &*request.info.verb;
         warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
+        if kubelet_streams::STREAMS.contains(&target.subresource) {
+            return kubelet_streams::open(&collection, &target, request).await;
+        }
         if let Some(kind) = body_kind(&target) {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = match target.subresource {

@@ -19,6 +19,7 @@ mod dispatch;
 mod enforcement;
 mod errors;
 mod eviction;
+mod kubelet_streams;
 mod leftovers;
 mod metadata;
 mod namespace;

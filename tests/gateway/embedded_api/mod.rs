@@ -1,5 +1,6 @@
 //! The embedded API server (`--embedded-api`).
 
+mod admission;
 mod api_services;
 mod bad_bodies;
 mod bad_parameters;
@@ -25,6 +26,7 @@ mod hostile_requests;
 mod namespaces;
 mod not_found;
 mod observability;
+mod pod_subresources;
 mod process_kills;
 mod recorded_history;
 mod removals_under_load;
