@@ -127,6 +127,24 @@ pub(super) fn format_label_selector(selector: &Value) -> String {
     }
 }
 
+/// A label selector as Go prints the struct (`LabelSelector.String`).
+pub(super) fn selector_struct_text(selector: &Value) -> String {
+    let mut labels: Vec<(&String, &Value)> = selector["matchLabels"].as_object().into_iter().flatten().collect();
+    labels.sort_by_key(|(key, _)| *key);
+    let label = |(key, value): (&String, &Value)| format!("{key}: {},", value.as_str().unwrap_or_default());
+    let labels: String = labels.into_iter().map(label).collect();
+    let expression = |expression: &Value| {
+        let (key, operator) = (text(expression, "key"), text(expression, "operator"));
+        let values = texts(expression, "values").join(" ");
+        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
+    };
+    let expressions: String = items(selector, "matchExpressions").iter().map(expression).collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},\
+         MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
+
 /// The requirements of a selector in the order of their keys; none if one of them is invalid.
 fn selector_text(selector: &Value) -> Option<String> {
     let mut requirements = Vec::new();

@@ -1,9 +1,6 @@
 //! Rules for names, labels and keys, with Kubernetes' sentences (`apimachinery/pkg/util/validation/validation.go` and
 //! `pkg/api/validate/content`). A function returns one sentence for each broken rule, none if the text is valid.
 
-use super::field_error::FieldPath;
-use super::ip_address::check_canonical_ip;
-
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS1123_SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const DNS1035_LABEL: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
@@ -27,25 +24,19 @@ pub enum NameRule {
     Dns1035Label,
     /// Any path segment, as for RBAC objects.
     PathSegment,
-    /// IP address in its canonical form, as for IPAddresses.
-    IpAddress,
 }
 
 impl NameRule {
     /// The sentences for a name, or for a `generateName` (`is_prefix`), which may end with a dash.
     pub fn check(self, name: &str, is_prefix: bool) -> Vec<String> {
-        let is_masked = is_prefix && !matches!(self, NameRule::PathSegment | NameRule::IpAddress);
-        let masked = if is_masked { mask_trailing_dash(name) } else { name.to_owned() };
+        let masked =
+            if is_prefix && self != NameRule::PathSegment { mask_trailing_dash(name) } else { name.to_owned() };
         match self {
             NameRule::DnsSubdomain => check_dns1123_subdomain(&masked),
             NameRule::DnsLabel => check_dns1123_label(&masked),
             NameRule::Dns1035Label => check_dns1035_label(&masked),
             NameRule::PathSegment if is_prefix => check_path_segment_prefix(&masked),
             NameRule::PathSegment => check_path_segment(&masked),
-            NameRule::IpAddress => {
-                let errors = check_canonical_ip(&FieldPath::root(""), &masked);
-                errors.into_iter().map(|error| error.detail).collect()
-            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! ServiceCIDRs and IPAddresses (`pkg/registry/networking/{servicecidr,ipaddress}/strategy.go`).
 
 use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use kubeapi::ip_address::{check_canonical_cidr, is_ipv6_cidr};
+use kubeapi::ip_address::{check_canonical_cidr, check_canonical_ip, is_ipv6_cidr};
 use kubeapi::json::write_json;
 use kubeapi::names::{NameRule, check_dns1123_subdomain, check_path_segment};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(super) static SERVICE_CIDR_RULES: KindRules = KindRules {
 };
 
 pub(super) static IP_ADDRESS_RULES: KindRules = KindRules {
-    name_rule: NameRule::IpAddress,
+    name_rule: NameRule::PathSegment,
     validate: validate_ip_address,
     cells: print_ip_address,
     ..KindRules::of("networking.k8s.io", "ipaddresses")
@@ -84,7 +84,7 @@ fn range_errors(spec: &Value) -> FieldErrors {
 fn validate_ip_address(input: &ValidationInput<'_>) -> FieldErrors {
     let path = SPEC.child("parentRef");
     let reference = &input.field("spec")["parentRef"];
-    let mut errors = input.metadata_errors();
+    let mut errors = name_errors(input);
     if reference.is_null() {
         errors.push(FieldError::required(path, ""));
     } else {
@@ -99,6 +99,22 @@ fn validate_ip_address(input: &ValidationInput<'_>) -> FieldErrors {
         };
         errors.push(FieldError::invalid(path, value, IMMUTABLE));
     }
+    errors
+}
+
+/// Errors of the metadata, with the rule for addresses instead of that for names.
+fn name_errors(input: &ValidationInput<'_>) -> FieldErrors {
+    const NAME: &str = "metadata.name";
+    let name = input.metadata().name();
+    let (of_name, others) = input.metadata_errors().partition(|error| error.field == NAME);
+    if name.is_empty() {
+        let mut errors = of_name;
+        errors.append(others);
+        return errors;
+    }
+    let errors = check_canonical_ip(&FieldPath::root(NAME), name);
+    let mut errors: FieldErrors = errors.into_iter().collect();
+    errors.append(others);
     errors
 }
 
