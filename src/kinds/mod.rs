@@ -15,11 +15,15 @@ pub mod custom_resource;
 mod endpoint_slice;
 mod endpoints;
 mod event;
+mod field_rules;
 mod initial_status;
 mod lease;
 mod namespace;
+mod networking;
 mod other_kinds;
 mod pod;
+mod pod_disruption_budget;
+mod rbac;
 mod secret;
 /// Fields that field selectors may name.
 pub mod selectable_fields;
@@ -235,11 +239,13 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         &lease::RULES,
         &namespace::RULES,
         &pod::RULES,
+        &pod_disruption_budget::RULES,
         &secret::RULES,
         &service::RULES,
         &service_account::RULES,
     ];
-    own.into_iter().chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
+    let groups = networking::RULES.into_iter().chain(&rbac::RULES);
+    own.into_iter().chain(groups).chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
 });
 
 /// The rules of a resource's kind.

@@ -10,7 +10,7 @@ use super::{DependentsRule, GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
-pub(super) static RULES: [KindRules; 36] = [
+pub(super) static RULES: [KindRules; 32] = [
     KindRules {
         prepare_new: |_, _| {},
         selectable: SelectableFields::of(&["spec.unschedulable"]),
@@ -63,10 +63,6 @@ pub(super) static RULES: [KindRules; 36] = [
     },
     counting_spec("flowcontrol.apiserver.k8s.io", "flowschemas"),
     counting_spec("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
-    counting_spec("networking.k8s.io", "ingressclasses"),
-    counting_spec("networking.k8s.io", "ingresses"),
-    counting_spec("networking.k8s.io", "networkpolicies"),
-    counting_spec("policy", "poddisruptionbudgets"),
     KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
     returning_deleted("resource.k8s.io", "resourceclaims"),
     returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
