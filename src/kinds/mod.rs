@@ -4,6 +4,7 @@
 //! A kind that differs has a file here with its [`KindRules`], which [`rules`] finds. Everything else of a built-in kind is
 //! in `resources/builtin/kinds.json`.
 
+mod admission_registration;
 mod api_service;
 /// Cells of a Table.
 pub mod cells;
@@ -15,20 +16,31 @@ pub mod custom_resource;
 mod endpoint_slice;
 mod endpoints;
 mod event;
+mod field_rules;
+mod horizontal_pod_autoscaler;
 mod initial_status;
 mod lease;
 mod namespace;
+mod networking;
+mod node;
+mod node_selector;
 mod other_kinds;
 mod pod;
+mod pod_disruption_budget;
+mod rbac;
+mod resource_limits;
+mod resource_names;
 mod secret;
 /// Fields that field selectors may name.
 pub mod selectable_fields;
 mod service;
 mod service_account;
 mod status_conditions;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod validation;
+mod webhook_address;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -239,14 +251,21 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         &endpoints::RULES,
         &event::CORE_RULES,
         &event::RULES,
+        &horizontal_pod_autoscaler::RULES,
         &lease::RULES,
         &namespace::RULES,
+        &node::RULES,
         &pod::RULES,
+        &pod_disruption_budget::RULES,
+        &resource_limits::LIMIT_RANGE_RULES,
+        &resource_limits::QUOTA_RULES,
         &secret::RULES,
         &service::RULES,
         &service_account::RULES,
     ];
-    own.into_iter().chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
+    let groups =
+        admission_registration::RULES.into_iter().chain(networking::RULES).chain(&rbac::RULES).chain(storage::RULES);
+    own.into_iter().chain(groups).chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
 });
 
 /// The rules of a resource's kind.

@@ -1,42 +1,19 @@
 //! Kinds that differ in facts alone, or in a line.
 
 use kubeapi::GoQuoted;
-use kubeapi::object_meta::ObjectMetaView;
-use serde_json::json;
 
-use super::initial_status::reset_status;
 use super::selectable_fields::{SelectableFields, unsupported_with_kind};
 use super::{DependentsRule, GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
-pub(super) static RULES: [KindRules; 36] = [
-    KindRules {
-        prepare_new: |_, _| {},
-        selectable: SelectableFields::of(&["spec.unschedulable"]),
-        ..KindRules::of("", "nodes")
-    },
-    returning_deleted("", "persistentvolumeclaims"),
-    KindRules {
-        prepare_new: |kind, object| {
-            let created = ObjectMetaView::of_map(object).creation_timestamp().to_owned();
-            reset_status(kind, object, &json!({"phase": "Pending", "lastPhaseTransitionTime": created}));
-        },
-        ..returning_deleted("", "persistentvolumes")
-    },
+pub(super) static RULES: [KindRules; 17] = [
     KindRules { generation: GenerationRule::of(&["template"]), ..returning_deleted("", "podtemplates") },
     KindRules {
         dependents: DependentsRule::Orphan,
         selectable: SelectableFields::of(&["status.replicas"]),
         ..counting_spec("", "replicationcontrollers")
     },
-    returning_deleted("", "resourcequotas"),
-    counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
-    counting_spec("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
-    counting_webhooks("mutatingwebhookconfigurations"),
-    counting_spec("admissionregistration.k8s.io", "validatingadmissionpolicies"),
-    counting_spec("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
-    counting_webhooks("validatingwebhookconfigurations"),
     counting_spec("apps", "daemonsets"),
     KindRules {
         generation: GenerationRule { metadata_field: Some("annotations"), ..GenerationRule::SPEC },
@@ -63,10 +40,6 @@ pub(super) static RULES: [KindRules; 36] = [
     },
     counting_spec("flowcontrol.apiserver.k8s.io", "flowschemas"),
     counting_spec("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
-    counting_spec("networking.k8s.io", "ingressclasses"),
-    counting_spec("networking.k8s.io", "ingresses"),
-    counting_spec("networking.k8s.io", "networkpolicies"),
-    counting_spec("policy", "poddisruptionbudgets"),
     KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
     returning_deleted("resource.k8s.io", "resourceclaims"),
     returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
@@ -83,15 +56,6 @@ pub(super) static RULES: [KindRules; 36] = [
         generation: GenerationRule { begins: true, ..GenerationRule::NONE },
         ..KindRules::of("scheduling.k8s.io", "priorityclasses")
     },
-    // The generation is counted, and does not begin.
-    KindRules {
-        generation: GenerationRule { begins: false, ..GenerationRule::SPEC },
-        ..returning_deleted("storage.k8s.io", "csidrivers")
-    },
-    returning_deleted("storage.k8s.io", "csinodes"),
-    returning_deleted("storage.k8s.io", "storageclasses"),
-    returning_deleted("storage.k8s.io", "volumeattachments"),
-    returning_deleted("storage.k8s.io", "volumeattributesclasses"),
 ];
 
 const fn returning_deleted(group: &'static str, plural: &'static str) -> KindRules {
@@ -100,8 +64,4 @@ const fn returning_deleted(group: &'static str, plural: &'static str) -> KindRul
 
 const fn counting_spec(group: &'static str, plural: &'static str) -> KindRules {
     KindRules { generation: GenerationRule::SPEC, ..KindRules::of(group, plural) }
-}
-
-const fn counting_webhooks(plural: &'static str) -> KindRules {
-    KindRules { generation: GenerationRule::of(&["webhooks"]), ..KindRules::of("admissionregistration.k8s.io", plural) }
 }

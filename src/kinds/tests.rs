@@ -1,5 +1,7 @@
 //! Messages of invalid objects; `tests/interop/requests/validation.http` compares more of them with a kube-apiserver.
 
+mod strategies;
+
 use kubeapi::Status;
 use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value, json};

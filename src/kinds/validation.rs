@@ -150,6 +150,14 @@ impl<'v> ValidationInput<'v> {
         errors
     }
 
+    /// Errors of the metadata by the resource's rule for names, without that for finalizers: some kinds call apimachinery's
+    /// `ValidateObjectMeta`.
+    pub(super) fn generic_metadata_errors(&self) -> FieldErrors {
+        let resource = &self.kind.resource;
+        let rule = rules(resource).name_rule;
+        validate_object_meta(self.metadata(), resource.is_namespaced, rule, &METADATA)
+    }
+
     /// Errors of the metadata beside that of the replaced object (`ValidateObjectMetaUpdate`); none for a new one.
     pub(super) fn metadata_update_errors(&self) -> FieldErrors {
         let mut errors = self.metadata_change_errors();

@@ -71,17 +71,83 @@ pub fn check_cidr(path: &FieldPath<'_>, text: &str) -> Vec<FieldError> {
     let Some((address, bits)) = parse_cidr_sloppy(text) else {
         return invalid("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
     };
-    let has_leading_zeros = text.split_once('/').is_none_or(|(address, length)| {
-        address.parse::<IpAddr>().is_err() || (length.starts_with('0') && length != "0")
-    });
     match address {
-        _ if has_leading_zeros => invalid("must not have leading 0s in IP or prefix length"),
+        _ if has_leading_zeros(text) => invalid("must not have leading 0s in IP or prefix length"),
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => {
             invalid("must not have an IPv4-mapped IPv6 address")
         }
         address if masked(address, bits) != address => invalid("must not have bits set beyond the prefix length"),
         _ => Vec::new(),
     }
+}
+
+/// Errors of a range that must have its canonical form (`IsValidCIDR`).
+pub fn check_canonical_cidr(path: &FieldPath<'_>, text: &str) -> Vec<FieldError> {
+    let errors = check_cidr(path, text);
+    match parse_cidr_sloppy(text).map(|(address, bits)| format!("{address}/{bits}")) {
+        Some(canonical) if errors.is_empty() && canonical != text => {
+            let why = format!("must be in canonical form ({})", GoQuoted(&canonical));
+            vec![FieldError::invalid(path, text, why)]
+        }
+        _ => errors,
+    }
+}
+
+/// Warnings about a range that is valid and not canonical (`GetWarningsForCIDR`).
+pub fn cidr_warnings(path: &FieldPath<'_>, text: &str) -> Vec<String> {
+    let Some((address, bits)) = parse_cidr_sloppy(text) else { return Vec::new() };
+    let quoted = GoQuoted(text);
+    // Go shows an IPv4 address that is mapped into IPv6 as IPv4.
+    let shown = |address: IpAddr| match address {
+        IpAddr::V6(address) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
+        address => address,
+    };
+    let network = format!("{}/{bits}", shown(masked(address, bits)));
+    let network = GoQuoted(&network);
+    let mut warnings = Vec::new();
+    if masked(address, bits) != address {
+        let single = format!("{}/{}", shown(address), if address.is_ipv4() { 32 } else { 128 });
+        let single = GoQuoted(&single);
+        warnings.push(format!(
+            "{path}: CIDR value {quoted} is ambiguous in this context (should be {network} or {single}?)"
+        ));
+    }
+    let is_mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
+    if has_leading_zeros(text) || is_mapped {
+        warnings.push(format!("{path}: non-standard CIDR value {quoted} is invalid: use {network}"));
+    }
+    let canonical = format!("{address}/{bits}");
+    if warnings.is_empty() && address.is_ipv6() && canonical != text {
+        let canonical = GoQuoted(&canonical);
+        warnings.push(format!("{path}: IPv6 CIDR value {quoted} should be in RFC 5952 canonical format ({canonical})"));
+    }
+    warnings
+}
+
+/// Whether a text is an address, in whatever form.
+pub fn is_ip(text: &str) -> bool {
+    parse_ip_sloppy(text).is_some()
+}
+
+/// Whether a text is a range, in whatever form.
+pub fn is_cidr(text: &str) -> bool {
+    parse_cidr_sloppy(text).is_some()
+}
+
+/// Whether a range is one of IPv6 addresses; none for what is no range (`netutils.IPFamilyOfCIDRString`).
+pub fn is_ipv6_cidr(text: &str) -> Option<bool> {
+    parse_cidr_sloppy(text).map(|(address, _)| address.is_ipv6())
+}
+
+/// Whether a range is a part of another one, and smaller.
+pub fn is_strict_subset(inner: &str, outer: &str) -> bool {
+    let (Some((inner, inner_bits)), Some((outer, outer_bits))) = (parse_cidr_sloppy(inner), parse_cidr_sloppy(outer))
+    else {
+        return false;
+    };
+    inner.is_ipv4() == outer.is_ipv4()
+        && outer_bits < inner_bits
+        && masked(masked(inner, inner_bits), outer_bits) == masked(outer, outer_bits)
 }
 
 /// Whether a text is an IPv6 address and not an IPv4 one in another form (`netutils.IsIPv6String`).
@@ -128,6 +194,13 @@ fn parse_cidr_sloppy(text: &str) -> Option<(IpAddr, u16)> {
         IpAddr::V6(_) => (parsed, 128),
     };
     (length <= max_length).then_some((canonical_length, length))
+}
+
+/// Whether a range has zeros before its numbers, which Go's `netip` refuses.
+fn has_leading_zeros(cidr: &str) -> bool {
+    cidr.split_once('/').is_none_or(|(address, length)| {
+        address.parse::<IpAddr>().is_err() || (length.starts_with('0') && length != "0")
+    })
 }
 
 /// The address without the bits after the prefix.
@@ -199,6 +272,29 @@ mod tests {
         assert_eq!(ip_warning(&PATH, "FE80::1").unwrap(), canonical);
         let standard = "ip: non-standard IP address \"010.1.2.3\" is invalid: use \"10.1.2.3\"";
         assert_eq!(ip_warning(&PATH, "010.1.2.3").unwrap(), standard);
+    }
+
+    #[test]
+    fn cidr_warnings_and_canonical_form_match_upstream() {
+        assert_eq!(details(check_canonical_cidr(&PATH, "FE80::/64")), "must be in canonical form (\"fe80::/64\")");
+        assert_eq!(details(check_canonical_cidr(&PATH, "10.0.0.0/8")), "");
+        assert_eq!(cidr_warnings(&PATH, "10.0.0.0/8"), [""; 0]);
+        assert_eq!(
+            cidr_warnings(&PATH, "10.1.0.0/8"),
+            [
+                "ip: CIDR value \"10.1.0.0/8\" is ambiguous in this context (should be \"10.0.0.0/8\" or \"10.1.0.0/32\"?)"
+            ]
+        );
+        assert_eq!(
+            cidr_warnings(&PATH, "010.0.0.0/8"),
+            ["ip: non-standard CIDR value \"010.0.0.0/8\" is invalid: use \"10.0.0.0/8\""]
+        );
+        assert_eq!(
+            cidr_warnings(&PATH, "FE80::/64"),
+            ["ip: IPv6 CIDR value \"FE80::/64\" should be in RFC 5952 canonical format (\"fe80::/64\")"]
+        );
+        assert!(is_strict_subset("10.1.0.0/16", "10.0.0.0/8") && !is_strict_subset("10.0.0.0/8", "10.0.0.0/8"));
+        assert!(!is_strict_subset("11.0.0.0/16", "10.0.0.0/8") && !is_strict_subset("fe80::/64", "10.0.0.0/8"));
     }
 
     #[test]

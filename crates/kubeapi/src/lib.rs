@@ -22,6 +22,8 @@ pub mod extra_key;
 pub mod go_url;
 /// JSON of API objects, as Go reads and writes it.
 pub mod json;
+/// Amounts of resources.
+pub mod quantity;
 /// The query of a request.
 pub mod query;
 mod status;

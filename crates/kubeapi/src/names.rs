@@ -212,6 +212,29 @@ pub fn check_port_name(port: &str) -> Vec<String> {
     errors
 }
 
+/// Wildcard subdomain such as `*.example.com`: `IsWildcardDNS1123Subdomain`.
+pub fn check_wildcard_subdomain(value: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if value.len() > MAX_DNS_SUBDOMAIN {
+        errors.push(too_many_characters(MAX_DNS_SUBDOMAIN));
+    }
+    if !value.strip_prefix("*.").is_some_and(|domain| domain.split('.').all(is_lower_label)) {
+        let rule = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+                    consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character";
+        errors.push(pattern_error(rule, &format!(r"\*\.{DNS1123_SUBDOMAIN}"), &["*.example.com"]));
+    }
+    errors
+}
+
+/// Percentage such as `25%`: `IsValidPercent`.
+pub fn check_percent(value: &str) -> Vec<String> {
+    let is_valid = value
+        .strip_suffix('%')
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()));
+    let rule = "a valid percent string must be a numeric string followed by an ending '%'";
+    if is_valid { Vec::new() } else { vec![pattern_error(rule, "[0-9]+%", &["1%", "93%"])] }
+}
+
 /// Number of a port: `IsValidPortNum`.
 pub fn check_port_number(number: i64) -> Option<String> {
     (!(1..=65_535).contains(&number)).then(|| "must be between 1 and 65535, inclusive".to_owned())
@@ -272,8 +295,11 @@ fn too_many_bytes(limit: usize) -> String {
     format!("must be no more than {limit} bytes")
 }
 
-/// Kubernetes' `RegexError`.
-fn pattern_error(rule: &str, pattern: &str, examples: &[&str]) -> String {
+/// The sentence of a text that does not match a pattern (`RegexError`).
+pub fn pattern_error(rule: &str, pattern: &str, examples: &[&str]) -> String {
+    if examples.is_empty() {
+        return format!("{rule} (regex used for validation is '{pattern}')");
+    }
     let examples = examples.iter().map(|one| format!("'{one}', ")).collect::<Vec<_>>().join(" or ");
     format!("{rule} (e.g. {examples}regex used for validation is '{pattern}')")
 }

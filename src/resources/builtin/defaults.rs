@@ -2,14 +2,17 @@
 //! (`pkg/apis/core/v1/defaults.go`, `pkg/apis/discovery/v1/defaults.go`, kube-aggregator's `defaults.go`).
 
 use kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
+use kubeapi::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
+use super::cluster_defaults::set_cluster_defaults;
 use super::workload_defaults::set_struct_defaults;
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///
 /// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice, APIService and CustomResourceDefinition. ConfigMap, ServiceAccount,
-/// Event and Lease have no default that is seen in JSON. For pods and workloads see `workload_defaults`. Other kinds get the defaults that OpenAPI declares.
+/// Event and Lease have no default that is seen in JSON. For pods and workloads see `workload_defaults`, for other kinds
+/// `cluster_defaults`. All kinds get the defaults that OpenAPI declares.
 pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value) {
     set_declared_defaults(table, &GoType::Message(message), object);
     let Some(map) = object.as_object_mut() else { return };
@@ -89,6 +92,7 @@ fn set_declared_defaults(table: &MessageTable, go_type: &GoType, value: &mut Val
 
 fn set_message_defaults(table: &MessageTable, message: MessageId, map: &mut Map<String, Value>) {
     set_struct_defaults(table.message(message).name, map);
+    set_cluster_defaults(table.message(message).name, map);
     for field in &table.message(message).fields {
         if let Some(embedded) = field.embedded() {
             set_message_defaults(table, embedded, map);
@@ -98,7 +102,19 @@ fn set_message_defaults(table: &MessageTable, message: MessageId, map: &mut Map<
             set_absent(map, field.name, || default.clone());
         }
         if let Some(value) = map.get_mut(field.name) {
+            if matches!(&field.go_type, GoType::Map(item) if **item == GoType::Quantity) {
+                round_up_amounts(value);
+            }
             set_declared_defaults(table, &field.go_type, value);
+        }
+    }
+}
+
+/// Rounds the amounts of a list of resources up to thousandths.
+fn round_up_amounts(amounts: &mut Value) {
+    for amount in amounts.as_object_mut().into_iter().flat_map(|amounts| amounts.values_mut()) {
+        if let Some(Ok(quantity)) = amount.as_str().map(Quantity::parse) {
+            *amount = quantity.round_up_to_milli().to_string().into();
         }
     }
 }

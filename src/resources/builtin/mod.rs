@@ -9,6 +9,7 @@ pub mod load;
 /// Merge strategies and keys, for strategic merge patches.
 pub mod merge_schema;
 
+mod cluster_defaults;
 mod workload_defaults;
 
 pub use defaults::set_defaults;

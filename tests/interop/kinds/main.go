@@ -4,6 +4,7 @@
 //
 //	go run . --kubeconfig FILE --root ../../..            writes the files
 //	go run . --kubeconfig FILE --root ../../.. --check    says whether the files are what it would write
+//	go run . --validation --root ../../..                writes src/kinds/testdata/validation, without a kube-apiserver
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -34,7 +36,15 @@ func main() {
 	root := flag.String("root", "../../..", "root of the repository")
 	check := flag.Bool("check", false, "compare instead of writing; exit status 1 if a file differs")
 	tables := flag.Bool("tables", false, "also create objects in the kube-apiserver and write the Tables it prints")
+	validation := flag.Bool("validation", false, "write only what the strategies of the kinds make of the objects in the folder objects")
 	flag.Parse()
+	if *validation {
+		if err := writeValidation(*root); err != nil {
+			fmt.Fprintln(os.Stderr, "kinds:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(*kubeconfig, *root, *check, *tables); err != nil {
 		fmt.Fprintln(os.Stderr, "kinds:", err)
 		os.Exit(1)
@@ -109,6 +119,29 @@ func run(kubeconfig, root string, check, tables bool) error {
 	}
 	if different > 0 {
 		return fmt.Errorf("%d of %d files are not what this kube-apiserver and these modules say", different, len(files))
+	}
+	return nil
+}
+
+func writeValidation(root string) error {
+	files, err := validationCases(filepath.Join(root, "tests/interop/kinds/objects"))
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, files[name], 0o644); err != nil {
+			return err
+		}
+		fmt.Printf("%s: %d bytes, %d lines\n", name, len(files[name]), bytes.Count(files[name], []byte("\n")))
 	}
 	return nil
 }

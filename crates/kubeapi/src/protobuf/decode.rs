@@ -9,6 +9,7 @@ use super::normalize::{MAX_DEPTH, MAX_VALUES, NormalizeError, normalize};
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time};
 use super::{MAGIC, MalformedProtobuf, ProtobufValue, read_fields};
+use crate::quantity::Quantity;
 
 /// Bytes that are no object in protobuf. Displays as Kubernetes' message where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,7 +194,10 @@ impl Decoder<'_> {
             GoType::Quantity => {
                 *slot = Value::from("0");
                 if let Some(text) = last_bytes(bytes, 1)? {
-                    *slot = decode_text(text)?.into();
+                    let text = decode_text(text)?;
+                    // Go refuses it, too, with another error.
+                    let quantity = Quantity::parse(&text).map_err(|error| NormalizeError::Text(error.to_string()));
+                    *slot = quantity.map_err(ProtobufError::Value)?.to_string().into();
                 }
             }
             GoType::IntOrString => *slot = decode_int_or_string(bytes)?,

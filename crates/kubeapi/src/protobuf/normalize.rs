@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
 use crate::json::format_go_number;
+use crate::quantity::Quantity;
 
 /// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
 pub(super) const MAX_VALUES: usize = 200_000;
@@ -120,11 +121,11 @@ impl Normalizer<'_> {
                 }
                 Ok(())
             }
-            (GoType::IntOrString, Value::String(_)) | (GoType::Quantity, Value::String(_)) => Ok(()),
+            (GoType::IntOrString, Value::String(_)) => Ok(()),
+            (GoType::Quantity, Value::String(text)) => normalize_quantity(text.trim()).map(|text| *value = text),
             (GoType::IntOrString, Value::Number(_)) => self.value(&GoType::Int32, value, depth),
             (GoType::Quantity, Value::Number(number)) => {
-                *value = Value::String(number.to_string());
-                Ok(())
+                normalize_quantity(&number.to_string()).map(|text| *value = text)
             }
             (GoType::Bytes, Value::String(text)) => normalize_base64(text),
             (GoType::Time, Value::String(text)) => normalize_time(text, TimeFormat::Seconds).map(|time| *value = time),
@@ -324,6 +325,14 @@ impl Normalizer<'_> {
             GoType::List(item) | GoType::WrappedList(item) => format!("[]{}", self.go_type_name(item)),
             GoType::Map(item) => format!("map[string]{}", self.go_type_name(item)),
         }
+    }
+}
+
+/// A quantity as Go writes it.
+fn normalize_quantity(text: &str) -> Result<Value, NormalizeError> {
+    match Quantity::parse(text) {
+        Ok(quantity) => Ok(quantity.to_string().into()),
+        Err(error) => Err(NormalizeError::Text(error.to_string())),
     }
 }
 

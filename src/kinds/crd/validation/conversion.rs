@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use kubeapi::go_url::GoUrl;
-use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain, check_port_number};
+use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
+use kubeapi::names::check_dns1035_label;
 
-use super::hoisted::{ClientConfigField, ConversionField, ServiceField};
+use super::hoisted::{ClientConfigField, ConversionField};
 use super::options::ValidationRules;
+use crate::kinds::webhook_address::{webhook_service_errors, webhook_url_errors};
 use crate::resources::webhook_config::ca_bundle_error;
 
 /// Versions of `ConversionReview` that a server understands.
@@ -78,8 +78,11 @@ fn review_version_errors(versions: &[String], is_one_required: bool, path: &Fiel
 
 fn client_errors(client: &ClientConfigField, rules: &ValidationRules, path: &FieldPath<'_>) -> FieldErrors {
     let mut errors = match (&client.url, &client.service) {
-        (Some(url), None) => url_errors(url, &path.child("url")).into(),
-        (None, Some(service)) => service_errors(service, &path.child("service")),
+        (Some(url), None) => webhook_url_errors(url, &path.child("url")).into(),
+        (None, Some(service)) => {
+            let names = (&*service.namespace, &*service.name);
+            webhook_service_errors(names, service.path.as_deref(), service.port.into(), &path.child("service"))
+        }
         _ => FieldError::required(path, "exactly one of url or service is required").into(),
     };
     if !client.ca_bundle.is_empty() && !rules.allows_invalid_ca_bundle {
@@ -98,69 +101,4 @@ pub(super) fn is_valid_ca_bundle(bundle: &str) -> bool {
 
 fn bundle_error(bundle: &str) -> Option<String> {
     ca_bundle_error(&STANDARD.decode(bundle).unwrap_or_default())
-}
-
-/// The errors of the address of a webhook (`ValidateWebhookURL`).
-fn url_errors(text: &str, path: &FieldPath<'_>) -> Vec<FieldError> {
-    const FORM: &str = "; desired format: https://host[/path]";
-    let url = match GoUrl::parse(text) {
-        Ok(url) => url,
-        Err(error) => return vec![FieldError::required(path, format!("url must be a valid URL: {error}{FORM}"))],
-    };
-    let mut errors = Vec::new();
-    if url.scheme != "https" {
-        let why = format!("'https' is the only allowed URL scheme{FORM}");
-        errors.push(FieldError::invalid(path, &url.scheme, why));
-    }
-    if url.host.is_empty() {
-        errors.push(FieldError::invalid(path, "", format!("host must be specified{FORM}")));
-    }
-    if let Some(user) = &url.user {
-        errors.push(FieldError::invalid(path, user, "user information is not permitted in the URL"));
-    }
-    if !url.fragment.is_empty() {
-        errors.push(FieldError::invalid(path, &url.fragment, "fragments are not permitted in the URL"));
-    }
-    if !url.raw_query.is_empty() {
-        errors.push(FieldError::invalid(path, &url.raw_query, "query parameters are not permitted in the URL"));
-    }
-    errors
-}
-
-/// The errors of the Service of a webhook (`ValidateWebhookService`). Kubernetes calls it with name and namespace
-/// interchanged.
-fn service_errors(service: &ServiceField, path: &FieldPath<'_>) -> FieldErrors {
-    let mut errors = FieldErrors::new();
-    if service.namespace.is_empty() {
-        errors.push(FieldError::required(path.child("name"), ""));
-    }
-    if service.name.is_empty() {
-        errors.push(FieldError::required(path.child("namespace"), ""));
-    }
-    let port = i64::from(service.port);
-    if let Some(why) = check_port_number(port) {
-        errors.push(FieldError::invalid(path.child("port"), port, format!("port is not valid: {why}")));
-    }
-    let Some(text) = service.path.as_deref().filter(|text| !matches!(*text, "" | "/")) else { return errors };
-    let path = path.child("path");
-    let value = BadValue::from(text);
-    let invalid = |why: String| FieldError::invalid(path, value.clone(), why);
-    if text == "//" {
-        errors.push(invalid("segment[0] may not be empty".to_owned()));
-        return errors;
-    }
-    if !text.starts_with('/') {
-        errors.push(invalid("must start with a '/'".to_owned()));
-    }
-    // Kubernetes cuts off the first byte, whatever it is.
-    let segments = text.get(1..).unwrap_or_default();
-    for (index, segment) in segments.strip_suffix('/').unwrap_or(segments).split('/').enumerate() {
-        if segment.is_empty() {
-            errors.push(invalid(format!("segment[{index}] may not be empty")));
-            continue;
-        }
-        let sentences = check_dns1123_subdomain(segment);
-        errors.extend(sentences.into_iter().map(|why| invalid(format!("segment[{index}]: {why}"))));
-    }
-    errors
 }
