@@ -12,6 +12,7 @@ use store::{KeyError, Prefix};
 use super::enforcement::UnenforcedKinds;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
+use super::service_allocation::ServiceSettings;
 use super::target::ObjectTarget;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
@@ -52,6 +53,8 @@ pub struct ApiServerSettings {
     pub has_collector: bool,
     /// Whether a new object of a kind that is not enforced gets a `Warning` (`--unenforced-warnings`).
     pub warns_unenforced: bool,
+    /// What is made for Services.
+    pub services: ServiceSettings,
 }
 
 /// The embedded API server. Cheap to clone.

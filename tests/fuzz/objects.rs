@@ -364,6 +364,7 @@ fn stored_object_requests() {
         validation: narthex::kinds::ValidationSettings::default(),
         has_collector: false,
         warns_unenforced: true,
+        services: narthex::rest::ServiceSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
     let clock: store::Clock = Arc::new(|| 1_000_000);

@@ -20,14 +20,12 @@ use crate::process::Problem;
 const FLAGS: &str = include_str!("kube_apiserver_flags.txt");
 
 /// Flags that envtest always passes, and that change nothing here: nothing is said of them.
-const QUIET: [&str; 7] = [
+const QUIET: [&str; 5] = [
     "allow-privileged",
     "disable-admission-plugins",
     "service-account-issuer",
     "service-account-key-file",
     "service-account-signing-key-file",
-    "service-cluster-ip-range",
-    "advertise-address",
 ];
 
 /// Environment variable with the controllers that run: as of `--controllers`, by default none, as without a
@@ -240,7 +238,7 @@ mod tests {
             "--bind-address=127.0.0.1".to_owned(),
             format!("--client-ca-file={directory}/client-cert-auth-ca.crt"),
             "--secure-port=2".to_owned(),
-            "--runtime-config=api/all=true".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--enable-garbage-collector=true".to_owned(),
             "--anonymous-auth=true".to_owned(),
         ];

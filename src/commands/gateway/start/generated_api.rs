@@ -11,7 +11,7 @@ use crate::config::GatewayConfig;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
-use crate::rest::{ApiServer, ApiServerSettings};
+use crate::rest::{ApiServer, ApiServerSettings, ServiceSettings};
 
 /// Number of changes that are kept for watches.
 const MAX_CHANGES: usize = 1024;
@@ -36,6 +36,7 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         validation: ValidationSettings::default(),
         has_collector: false,
         warns_unenforced: true,
+        services: ServiceSettings::default(),
     };
     ApiServer::new(collections, settings, drain.clone())
 }
