@@ -88,6 +88,16 @@ pub(super) fn invalid(field: &str, message: &str) -> StatusCause {
 }
 
 impl AccessSpec {
+    /// The namespace of the resource, if the review is about one.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        Some(&self.resource_attributes.as_ref()?.namespace)
+    }
+
+    /// Whether the review is about a path of no resource.
+    pub(super) fn is_of_path(&self) -> bool {
+        self.non_resource_attributes.is_some()
+    }
+
     /// Returns the request to review.
     ///
     /// # Errors

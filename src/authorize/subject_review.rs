@@ -1,9 +1,9 @@
-//! `SubjectAccessReview`, answered by the gateway's own authorizer chain.
+//! `SubjectAccessReview` and `LocalSubjectAccessReview`, answered by the gateway's own authorizer chain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubeapi::{Status, User};
+use kubeapi::{Status, StatusCause, User};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -13,6 +13,7 @@ use crate::authenticate::GroupFilter;
 
 const GROUP: &str = "authorization.k8s.io";
 const KIND: &str = "SubjectAccessReview";
+const LOCAL_KIND: &str = "LocalSubjectAccessReview";
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -25,29 +26,32 @@ struct Spec {
     uid: String,
 }
 
-/// Returns the response to the SubjectAccessReview in `body`, which is JSON. The group filter `believed` is applied to
-/// the reviewed user.
+/// Returns the response to the SubjectAccessReview in `body`, which is JSON; with a `namespace` it is a
+/// LocalSubjectAccessReview. The group filter `believed` is applied to the reviewed user.
 ///
 /// # Errors
 /// 400 for an invalid object, 422 for an invalid spec.
 pub async fn subject_access_review(
     authorizer: &Authorizer,
     believed: &GroupFilter,
+    namespace: &str,
     body: &[u8],
 ) -> Result<Value, Status> {
-    let spec: Spec = read_review_spec(GROUP, KIND, body)?;
+    let is_local = !namespace.is_empty();
+    let kind = if is_local { LOCAL_KIND } else { KIND };
+    let spec: Spec = read_review_spec(GROUP, kind, body)?;
     let groups = spec.groups.unwrap_or_default();
     let request = spec.access.request();
-    let mut causes = Vec::new();
+    let mut causes = if is_local { local_errors(&spec.access, namespace) } else { Vec::new() };
     if spec.user.is_empty() && groups.is_empty() {
         causes.push(invalid("spec.user", "at least one of user or group must be specified"));
     }
     let request = match request {
         Ok(request) if causes.is_empty() => request,
-        Ok(_) => return Err(Status::invalid(GROUP, KIND, "", causes)),
+        Ok(_) => return Err(Status::invalid(GROUP, kind, "", causes)),
         Err(more) => {
             causes.splice(0..0, more);
-            return Err(Status::invalid(GROUP, KIND, "", causes));
+            return Err(Status::invalid(GROUP, kind, "", causes));
         }
     };
     let extra = spec.extra.unwrap_or_default().into_iter().map(|(key, values)| (key, values.unwrap_or_default()));
@@ -56,10 +60,23 @@ pub async fn subject_access_review(
     let decision = authorizer.review(Attributes { user: &user, request: &request }).await;
     let sent_spec =
         serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
+    let metadata = if is_local { json!({"namespace": namespace}) } else { json!({}) };
     Ok(json!({
-        "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "metadata": {},
+        "kind": kind, "apiVersion": format!("{GROUP}/v1"), "metadata": metadata,
         "spec": sent_spec.unwrap_or_else(|| json!({})), "status": decision.into_json(),
     }))
+}
+
+/// The errors of a review about requests in one namespace (`ValidateLocalSubjectAccessReview`).
+fn local_errors(access: &AccessSpec, namespace: &str) -> Vec<StatusCause> {
+    let mut causes = Vec::new();
+    if access.namespace().is_some_and(|own| own != namespace) {
+        causes.push(invalid("spec.resourceAttributes.namespace", "must match metadata.namespace"));
+    }
+    if access.is_of_path() {
+        causes.push(invalid("spec.nonResourceAttributes", "disallowed on this kind of request"));
+    }
+    causes
 }
 
 #[cfg(test)]
@@ -78,8 +95,20 @@ mod tests {
             Authorizer { chain: vec![AuthorizationMode::Static(policy, "RBAC")].into(), ..Authorizer::default() };
         let believed = GroupFilter::default();
         let body = json!({ "spec": spec }).to_string();
-        let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await;
+        let answer = subject_access_review(&authorizer, &believed, "", body.as_bytes()).await;
         answer.map_err(|status| (status.code, status.message))
+    }
+
+    #[tokio::test]
+    async fn local_review_is_about_its_namespace() {
+        let authorizer = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
+        for (namespace, expected) in [("n", 201), ("other", 422)] {
+            let attributes = json!({"namespace": namespace, "verb": "get", "resource": "pods"});
+            let body = json!({"kind": LOCAL_KIND, "spec": {"user": "jane", "resourceAttributes": attributes}}).to_string();
+            let answer = subject_access_review(&authorizer, &GroupFilter::default(), "n", body.as_bytes()).await;
+            assert_eq!(answer.as_ref().map_or_else(|status| status.code, |_| 201), expected);
+            assert!(answer.is_err() || answer.is_ok_and(|review| review["metadata"]["namespace"] == "n"));
+        }
     }
 
     #[tokio::test]
@@ -88,7 +117,7 @@ mod tests {
         let authorizer = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
         for (dropped, allowed) in [(vec![], true), (vec!["system:masters"], false)] {
             let believed = GroupFilter::new(&[], &dropped);
-            let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await.unwrap();
+            let answer = subject_access_review(&authorizer, &believed, "", body.as_bytes()).await.unwrap();
             assert_eq!(answer["status"]["allowed"], allowed, "without {dropped:?}");
         }
     }

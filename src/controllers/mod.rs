@@ -6,7 +6,9 @@
 mod bootstrap_objects;
 mod crd_removal;
 mod crds;
+mod default_service_cidr;
 mod enabled;
+mod kubernetes_service;
 mod local_api_services;
 mod namespaces;
 mod runner;
@@ -23,7 +25,9 @@ use tokio::task::JoinSet;
 use self::bootstrap_objects::BootstrapObjectController;
 use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
+use self::default_service_cidr::DefaultServiceCidrController;
 pub use self::enabled::EnabledControllers;
+use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::runner::{Controller as _, follow, run};
@@ -38,6 +42,8 @@ pub struct Controllers {
     bootstrap_objects: BootstrapObjectController,
     crds: Rc<CrdController>,
     crd_removal: Rc<CrdRemovalController>,
+    default_service_cidr: Rc<DefaultServiceCidrController>,
+    kubernetes_service: Rc<KubernetesServiceController>,
     local_api_services: Rc<LocalApiServiceController>,
     namespaces: Rc<NamespaceController>,
     system_namespaces: Rc<SystemNamespaceController>,
@@ -45,7 +51,7 @@ pub struct Controllers {
 
 impl Controllers {
     /// Publishes what the CustomResourceDefinitions of the store define, and creates the objects that every server has:
-    /// the system namespaces and the Local APIServices.
+    /// the system namespaces, the Local APIServices, the ServiceCIDR and the Service `kubernetes`.
     ///
     /// # Errors
     /// The store cannot be read or written.
@@ -56,11 +62,15 @@ impl Controllers {
         api.report_leftovers().await?;
         let system_namespaces = SystemNamespaceController::start(api, metrics).await?;
         local_api_services.start().await?;
+        let default_service_cidr = DefaultServiceCidrController::start(api, metrics).await?;
+        let kubernetes_service = KubernetesServiceController::start(api, metrics).await?;
         Ok(Controllers {
             api: api.clone(),
             bootstrap_objects: BootstrapObjectController::start(api, metrics),
             crds: Rc::new(crds),
             crd_removal: Rc::new(CrdRemovalController::new(api)?),
+            default_service_cidr: Rc::new(default_service_cidr),
+            kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
             system_namespaces: Rc::new(system_namespaces),
@@ -76,6 +86,9 @@ impl Controllers {
             bootstrap_objects, crds, crd_removal, local_api_services, namespaces, system_namespaces, ..
         } = self;
         tasks.spawn_local(async move { run(&bootstrap_objects).await });
+        let (default_service_cidr, kubernetes_service) = (self.default_service_cidr, self.kubernetes_service);
+        tasks.spawn_local(async move { run(&*default_service_cidr).await });
+        tasks.spawn_local(async move { run(&*kubernetes_service).await });
         tasks.spawn_local(async move { run(&*crds).await });
         tasks.spawn_local(async move { run(&*crd_removal).await });
         tasks.spawn_local(async move { run(&*local_api_services).await });
@@ -90,6 +103,24 @@ impl Controllers {
         }
     }
 
+    /// Spawns what adds the keys of the controllers of Services and their ranges.
+    fn spawn_service_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
+        let (service_cidr, watched) = (self.default_service_cidr.clone(), notifier.clone());
+        tasks.spawn_local(async move {
+            follow(service_cidr.collection(), &watched, |event| service_cidr.observe(event)).await;
+        });
+        let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());
+        tasks.spawn_local(async move {
+            follow(kubernetes.services(), &watched, |event| kubernetes.observe_service(event)).await;
+        });
+        for index in 0..2 {
+            let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());
+            tasks.spawn_local(async move {
+                follow(kubernetes.endpoints()[index], &watched, |event| kubernetes.observe(event)).await;
+            });
+        }
+    }
+
     /// Spawns what adds the keys of changed objects to the queues.
     fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: EnabledControllers) {
         let (crds, watched) = (self.crds.clone(), notifier.clone());
@@ -98,6 +129,7 @@ impl Controllers {
         tasks.spawn_local(async move {
             follow(services.collection(), &watched, |event| services.observe(event)).await;
         });
+        self.spawn_service_feeds(tasks, notifier);
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
         let watched = notifier.clone();
         tasks.spawn_local(async move {

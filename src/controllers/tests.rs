@@ -9,8 +9,8 @@ use tokio::task::LocalSet;
 
 use super::{Controllers, EnabledControllers};
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::ApiServer;
-use crate::rest::test_support::{CRD, keys, object, server};
+use crate::rest::test_support::{CRD, keys, object, server, server_with};
+use crate::rest::{ApiServer, ApiServerSettings};
 
 /// Runs the controllers until `is_done`, at most a minute.
 async fn run_until(api: &ApiServer, is_done: impl AsyncFn() -> bool) {
@@ -153,4 +153,87 @@ async fn crd_that_is_marked_is_removed_with_its_objects() {
     run_until(&api, async || !has_key(&store, CRD).await).await;
     assert_eq!(keys(&store, "/registry/example.com/").await, [""; 0]);
     assert!(api.catalog().get().find("example.com", "v1", "foos").is_none());
+}
+
+/// A server that listens.
+async fn listening_server() -> (MemoryStore, ApiServer) {
+    server_with(&[], |settings| settings.services.listener = Some("192.0.2.1:6443".parse().unwrap())).await
+}
+
+fn get_default(collection: &ResourceCollection) -> Option<Value> {
+    let key = collection.prefix().key("default", "kubernetes").unwrap();
+    collection.get(&key).map(|stored| serde_json::from_slice(stored.bytes()).unwrap())
+}
+
+#[tokio::test]
+async fn service_kubernetes_and_its_endpoints_exist_and_come_back() {
+    let (_, api) = listening_server().await;
+    let services = api.builtin_collection("", "services").unwrap();
+    let endpoints = api.builtin_collection("", "endpoints").unwrap();
+    let slices = api.builtin_collection("discovery.k8s.io", "endpointslices").unwrap();
+    let cidrs = api.builtin_collection("networking.k8s.io", "servicecidrs").unwrap();
+    run_until(&api, async || {
+        let service = get_default(&services).unwrap();
+        assert_eq!(service["metadata"]["labels"], json!({"component": "apiserver", "provider": "kubernetes"}));
+        assert_eq!(
+            service["spec"],
+            json!({
+                "type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+                "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+            })
+        );
+        let port = json!([{"name": "https", "port": 6443, "protocol": "TCP"}]);
+        let found = get_default(&endpoints).unwrap();
+        assert_eq!(found["metadata"]["labels"], json!({"endpointslice.kubernetes.io/skip-mirror": "true"}));
+        assert_eq!(found["subsets"], json!([{"addresses": [{"ip": "192.0.2.1"}], "ports": port}]));
+        let slice = get_default(&slices).unwrap();
+        assert_eq!(slice["metadata"]["labels"], json!({"kubernetes.io/service-name": "kubernetes"}));
+        assert_eq!((&slice["addressType"], &slice["ports"]), (&json!("IPv4"), &port));
+        assert_eq!(slice["endpoints"], json!([{"addresses": ["192.0.2.1"], "conditions": {"ready": true}}]));
+        let cidr = get(&cidrs, "kubernetes").unwrap();
+        assert_eq!(cidr["spec"], json!({"cidrs": ["10.0.0.0/24"]}));
+        assert_eq!(cidr["status"]["conditions"][0]["status"], "True");
+        // They come back, and the endpoints stay those of this server.
+        for collection in [&services, &endpoints, &slices] {
+            let before = get_default(collection).unwrap();
+            let key = collection.prefix().key("default", "kubernetes").unwrap();
+            let stored = collection.get_latest(&key).await.unwrap().unwrap();
+            collection.delete(&key, stored.revision()).await.unwrap();
+            wait_until(async || get_default(collection).is_some_and(|now| now["metadata"] != before["metadata"])).await;
+            assert_eq!(get_default(collection).unwrap()["spec"], before["spec"]);
+        }
+        let key = endpoints.prefix().key("default", "kubernetes").unwrap();
+        let stored = endpoints.get_latest(&key).await.unwrap().unwrap();
+        let mut changed = get_default(&endpoints).unwrap();
+        changed["subsets"][0]["addresses"] = json!([{"ip": "192.0.2.9"}]);
+        endpoints.update(&key, stored.revision(), changed.to_string().into(), None).await.unwrap();
+        wait_until(async || get_default(&endpoints).unwrap()["subsets"][0]["addresses"][0]["ip"] == "192.0.2.1").await;
+        delete(&cidrs, "kubernetes").await;
+        wait_until(async || {
+            get(&cidrs, "kubernetes").is_some_and(|cidr| cidr["status"]["conditions"][0]["status"] == "True")
+        })
+        .await;
+        true
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn service_cidr_gets_a_second_range_and_is_not_changed_otherwise() {
+    let two =
+        |settings: &mut ApiServerSettings| settings.services.secondary_range = Some("fd00::/108".parse().unwrap());
+    for (stored, expected) in [
+        (json!(["10.0.0.0/24"]), json!(["10.0.0.0/24", "fd00::/108"])),
+        (json!(["10.1.0.0/24"]), json!(["10.1.0.0/24"])),
+    ] {
+        let cidr = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes", "uid": "a"},
+            "spec": {"cidrs": stored},
+        });
+        let (_, api) = server_with(&[("/registry/servicecidrs/kubernetes", cidr)], two).await;
+        Controllers::start(&api, &WorkQueueRegistry::default()).await.unwrap();
+        let cidrs = api.builtin_collection("networking.k8s.io", "servicecidrs").unwrap();
+        assert_eq!(get(&cidrs, "kubernetes").unwrap()["spec"]["cidrs"], expected);
+    }
 }

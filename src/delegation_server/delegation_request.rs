@@ -11,6 +11,8 @@ pub enum DelegationRequest {
     TokenReview,
     /// `SubjectAccessReview`.
     SubjectAccessReview,
+    /// `LocalSubjectAccessReview`: about requests in the namespace of its path.
+    LocalSubjectAccessReview,
 }
 
 impl DelegationRequest {
@@ -26,6 +28,9 @@ impl DelegationRequest {
             ("apis", "authorization.k8s.io", "subjectaccessreviews") if info.namespace.is_empty() => {
                 Some(DelegationRequest::SubjectAccessReview)
             }
+            ("apis", "authorization.k8s.io", "localsubjectaccessreviews") if !info.namespace.is_empty() => {
+                Some(DelegationRequest::LocalSubjectAccessReview)
+            }
             _ => None,
         }
     }
@@ -34,7 +39,9 @@ impl DelegationRequest {
     pub fn review_body(self) -> ReviewBody {
         match self {
             DelegationRequest::TokenReview => ReviewBody::Token,
-            DelegationRequest::SubjectAccessReview => ReviewBody::SubjectAccess,
+            DelegationRequest::SubjectAccessReview | DelegationRequest::LocalSubjectAccessReview => {
+                ReviewBody::SubjectAccess
+            }
         }
     }
 }
@@ -58,7 +65,11 @@ mod tests {
             ("/apis/authorization.k8s.io/v1/subjectaccessreviews", Some(DelegationRequest::SubjectAccessReview)),
             ("/apis/authorization.k8s.io/v1beta1/subjectaccessreviews", None),
             ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", None),
-            ("/apis/authorization.k8s.io/v1/namespaces/x/localsubjectaccessreviews", None),
+            (
+                "/apis/authorization.k8s.io/v1/namespaces/x/localsubjectaccessreviews",
+                Some(DelegationRequest::LocalSubjectAccessReview),
+            ),
+            ("/apis/authorization.k8s.io/v1/localsubjectaccessreviews", None),
             ("/api/v1/namespaces/kube-system/secrets", None),
             ("/configmaps", None),
         ] {

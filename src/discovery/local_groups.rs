@@ -125,11 +125,15 @@ fn with_delegation() -> Vec<LocalGroup> {
 fn backend_reviews() -> [LocalGroup; 2] {
     [
         LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
-        LocalGroup::of_reviews(
-            "authorization.k8s.io",
-            &["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"],
-        ),
+        access_reviews(),
     ]
+}
+
+fn access_reviews() -> LocalGroup {
+    let kinds = ["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"];
+    let mut group = LocalGroup::of_reviews("authorization.k8s.io", &kinds);
+    group.resources.insert(0, local_resource("LocalSubjectAccessReview", Scope::Namespaced, &["create"]).into());
+    group
 }
 
 /// The resources of the embedded API server (`--embedded-api`), and the review APIs.
@@ -187,8 +191,8 @@ fn catalog_resource(entry: &CatalogEntry) -> LocalResource {
 /// Which groups are served locally.
 #[derive(Clone, Debug, Default)]
 pub struct LocalGroups {
-    /// Whether reviews for backends are served instead of by a kube-apiserver (`--serve-delegation`).
-    pub delegation: bool,
+    /// Whether reviews for backends are served instead of by a kube-apiserver (`--serve-delegation`, `--embedded-api`).
+    pub reviews: bool,
     /// Whether there is a delegate, which serves the self-reviews.
     pub delegate: bool,
     /// The resources of the embedded API server (`--embedded-api`).
@@ -223,11 +227,9 @@ impl LocalGroups {
 
     pub(super) fn groups(&self) -> Vec<Arc<LocalGroup>> {
         let groups = match self {
-            LocalGroups { embedded: Some(catalog), delegation, .. } => {
-                embedded(catalog, if *delegation { backend_reviews() } else { self_reviews() })
-            }
+            LocalGroups { embedded: Some(catalog), .. } => embedded(catalog, backend_reviews()),
             LocalGroups { delegate: true, .. } => Vec::new(),
-            LocalGroups { delegation: true, .. } => with_delegation(),
+            LocalGroups { reviews: true, .. } => with_delegation(),
             LocalGroups { .. } => self_reviews().into(),
         };
         groups.into_iter().map(Arc::new).collect()

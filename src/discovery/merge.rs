@@ -374,7 +374,7 @@ pub(super) mod tests {
     }
 
     const BEFORE_A_CLUSTER: LocalGroups = LocalGroups {
-        delegation: false,
+        reviews: false,
         delegate: true,
         embedded: None,
         apiregistration_from_delegate: false,

@@ -572,7 +572,7 @@ pub(super) mod tests {
             steps in proptest::collection::vec((0..9usize, proptest::option::of(0..5i32), 0..3u8), 0..40),
             elsewhere in proptest::bool::ANY,
         ) {
-            let own = LocalGroups { delegation: false, delegate: elsewhere, embedded: None, apiregistration_from_delegate: elsewhere, path_prefix: None };
+            let own = LocalGroups { reviews: false, delegate: elsewhere, embedded: None, apiregistration_from_delegate: elsewhere, path_prefix: None };
             let groups = ["a.io", "b.io", "authentication.k8s.io"];
             let mut all = BTreeMap::new();
             let (mut merging, mut documents) = (GroupMerger::new(own.clone()), DiscoverySnapshot::empty(&own));

@@ -49,6 +49,7 @@ use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
 pub use self::pod::compare_quantities;
+pub use self::service::ServiceFamilies;
 pub use self::status_conditions::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 #[cfg(test)]
 pub use self::validation::kind_errors;
@@ -96,10 +97,12 @@ pub struct KindRules {
     pub selectable: SelectableFields,
     /// Changes the body of a request (`Convert_v1_*` in `pkg/apis/*/v1/conversion.go`).
     pub convert_body: fn(&mut Object),
+    /// Whether its objects get addresses and ports, as Services do.
+    pub allocates_addresses: bool,
     /// Completes fields of a new object that depend on each other, before everything else (`BeginCreate`).
-    pub begin_create: fn(&mut Object) -> Result<(), Status>,
+    pub begin_create: fn(&ValidationSettings, &mut Object) -> Result<(), Status>,
     /// Completes fields of an object that replaces another one, before everything else (`BeginUpdate`).
-    pub begin_update: fn(&ObjectUpdate<'_>, &mut Object) -> Result<(), Status>,
+    pub begin_update: fn(&ValidationSettings, &ObjectUpdate<'_>, &mut Object) -> Result<(), Status>,
     /// Sets fields of a new object that clients cannot choose, and defaults (`PrepareForCreate`).
     pub prepare_new: fn(&ServedKind, &mut Object),
     /// Restores fields that a write to the object or to a subresource cannot change (`PrepareForUpdate`).
@@ -201,8 +204,9 @@ impl KindRules {
         deletion_grace: None,
         selectable: SelectableFields::NONE,
         convert_body: |_| {},
-        begin_create: |_| Ok(()),
-        begin_update: |_, _| Ok(()),
+        allocates_addresses: false,
+        begin_create: |_, _| Ok(()),
+        begin_update: |_, _, _| Ok(()),
         prepare_new: |kind, object| reset_status(kind, object, &Value::Object(Object::new())),
         prepare_replacement: |update, object| update.keep_other_part(object),
         validate: validate_metadata,

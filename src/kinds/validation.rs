@@ -8,7 +8,7 @@ use kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object
 use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value};
 
-use super::{Object, rules};
+use super::{Object, ServiceFamilies, rules};
 use crate::registry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::stored_resource;
@@ -27,6 +27,8 @@ pub struct ValidationSettings {
     pub registry: registry::Settings,
     /// Whether CustomResourceDefinitions may have rules, which are not enforced (`--allow-unenforced-rules`).
     pub allows_unenforced_rules: bool,
+    /// Address families of Services (`--service-cluster-ip-range`).
+    pub service_families: ServiceFamilies,
 }
 
 /// An object to validate, and the one that it replaces.

@@ -13,6 +13,7 @@ use super::admission::DisabledPlugins;
 use super::enforcement::UnenforcedKinds;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
+use super::service_allocation::ServiceSettings;
 use super::target::ObjectTarget;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
@@ -55,6 +56,8 @@ pub struct ApiServerSettings {
     pub warns_unenforced: bool,
     /// The admission plugins that are turned off (`--disable-admission-plugins`).
     pub disabled_plugins: DisabledPlugins,
+    /// What is made for Services.
+    pub services: ServiceSettings,
 }
 
 /// The embedded API server. Cheap to clone.

@@ -299,7 +299,7 @@ fn chain(case: &FieldCase, body: &Bytes) -> usize {
     warnings.extend(metadata::deduplicate_owners(&mut object, false));
     let mut new = object.clone();
     metadata::fill_new_object(&target, &mut new);
-    let mut size = (target.rules.begin_create)(&mut new).err().as_ref().map_or(0, size_of_status);
+    let mut size = (target.rules.begin_create)(&settings, &mut new).err().as_ref().map_or(0, size_of_status);
     (target.rules.prepare_new)(kind, &mut new);
     size += validate_new((&settings, &WorkLimit::for_server()), (kind, ""), &mut new)
         .err()
@@ -314,10 +314,11 @@ fn chain(case: &FieldCase, body: &Bytes) -> usize {
     for mut old in [new, deleted] {
         let mut replacing = object.clone();
         metadata::fill_replacement(&target, &old, &mut replacing);
-        size += (target.rules.begin_update)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing)
-            .err()
-            .as_ref()
-            .map_or(0, size_of_status);
+        size +=
+            (target.rules.begin_update)(&settings, &ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing)
+                .err()
+                .as_ref()
+                .map_or(0, size_of_status);
         (target.rules.prepare_replacement)(&ObjectUpdate { kind, subresource: "", old: &old }, &mut replacing);
         size += validate_replacement((&settings, &WorkLimit::for_server()), (kind, ""), &mut old, &mut replacing)
             .err()

@@ -33,6 +33,7 @@ mod representation;
 mod request;
 mod request_body;
 mod scale;
+mod service_allocation;
 mod subresource_kind;
 mod target;
 #[cfg(test)]
@@ -52,4 +53,5 @@ pub use self::object_publisher::ObjectPublisher;
 pub(crate) use self::object_removal::remove_objects;
 pub(crate) use self::removal_queues::CrdIdentity;
 pub use self::request::{ApiRequest, FailedRequest};
+pub use self::service_allocation::{ServiceSettings, parse_port_range, parse_service_ranges};
 pub use self::write_options::FieldValidation;

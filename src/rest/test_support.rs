@@ -9,6 +9,7 @@ use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
 use super::admission::DisabledPlugins;
 use super::api_server::{ApiServer, ApiServerSettings};
+use super::service_allocation::ServiceSettings;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
@@ -18,13 +19,21 @@ pub(crate) const CRD: &str = "/registry/apiextensions.k8s.io/customresourcedefin
 
 /// A server above a store with these records.
 pub(crate) async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer) {
+    server_with(records, |_| {}).await
+}
+
+/// A server above a store with these records, with changed settings.
+pub(crate) async fn server_with(
+    records: &[(&str, Value)],
+    change: impl Fn(&mut ApiServerSettings),
+) -> (MemoryStore, ApiServer) {
     let store = MemoryStore::new();
     for (key, value) in records {
         let key = Key::parse(key).unwrap();
         store.commit(&key, Expect::Absent, Mutation::put(value.to_string())).await.unwrap();
     }
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), Arc::new(|| 0));
-    let settings = ApiServerSettings {
+    let mut settings = ApiServerSettings {
         event_ttl: Duration::from_secs(3_600),
         min_request_timeout: Duration::from_secs(1_800),
         catalog: Arc::new(ResourceCatalog::default()),
@@ -33,7 +42,9 @@ pub(crate) async fn server(records: &[(&str, Value)]) -> (MemoryStore, ApiServer
         has_collector: false,
         warns_unenforced: true,
         disabled_plugins: DisabledPlugins::default(),
+        services: ServiceSettings::default(),
     };
+    change(&mut settings);
     let (drainer, drain) = Drain::new();
     // Its end would be a drain.
     std::mem::forget(drainer);

@@ -26,7 +26,7 @@ use super::api_server::{ApiServer, ApiServerSettings};
 use super::errors::modified;
 use super::metadata;
 use super::target::{ObjectTarget, OwnedTarget};
-use crate::compute::{WorkLimit, map_size, run_counted, run_limited};
+use crate::compute::{WorkLimit, map_size, run_counted, run_limited, run_sized};
 use crate::conversion::{local_bytes, schema_work};
 use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
 
@@ -43,6 +43,11 @@ pub(super) struct ObjectWrite {
 #[derive(Clone, Copy)]
 enum Preparation {
     Decoded,
+    /// Fields that depend on each other are complete: addresses and ports can be allocated.
+    Begun {
+        /// Whether the client gave a resourceVersion.
+        is_conditional: bool,
+    },
     Prepared {
         /// Whether the client gave a resourceVersion.
         is_conditional: bool,
@@ -82,6 +87,26 @@ impl ObjectWrite {
         ObjectWrite { target: target.to_owned_target(), object, old, preparation: Preparation::Decoded }
     }
 
+    /// Does what comes before addresses and ports are allocated.
+    ///
+    /// # Errors
+    /// 409 for another version and, unless of a patch, another uid, 422 for fields that contradict each other.
+    pub(super) async fn begin(mut self, settings: &Arc<ApiServerSettings>) -> Result<ObjectWrite, Status> {
+        let (size, settings) = (map_size(&self.object), settings.clone());
+        let begin = move || {
+            let owned = self.target.clone();
+            let is_conditional = self.begin_steps(&owned.target(), &settings.validation)?;
+            self.preparation = Preparation::Begun { is_conditional };
+            Ok(self)
+        };
+        run_sized(size, begin).await?
+    }
+
+    /// The new object, and the one that it replaces.
+    pub(super) fn objects(&mut self) -> (&mut Map<String, Value>, Option<&Map<String, Value>>) {
+        (&mut self.object, self.old.as_ref().map(|old| &old.object))
+    }
+
     /// Does what comes between decoding and the commit.
     ///
     /// # Errors
@@ -108,8 +133,12 @@ impl ObjectWrite {
         let target = owned.target();
         let is_conditional = match self.preparation {
             Preparation::Prepared { is_conditional } => is_conditional,
-            Preparation::Decoded => self.prepare(&target)?,
+            Preparation::Begun { is_conditional } => is_conditional,
+            Preparation::Decoded => self.begin_steps(&target, &settings.validation)?,
         };
+        if !matches!(self.preparation, Preparation::Prepared { .. }) {
+            self.prepare(&target);
+        }
         self.preparation = Preparation::Prepared { is_conditional };
         self.validate(&target, settings, limit)?;
         let (object, old) = (std::mem::take(&mut self.object), self.old.take());
@@ -123,12 +152,11 @@ impl ObjectWrite {
     }
 
     /// Returns whether the client gave a resourceVersion.
-    fn prepare(&mut self, target: &ObjectTarget<'_>) -> Result<bool, Status> {
+    fn begin_steps(&mut self, target: &ObjectTarget<'_>, settings: &ValidationSettings) -> Result<bool, Status> {
         let (object, rules) = (&mut self.object, target.rules);
         let Some(old) = &self.old else {
             metadata::fill_new_object(target, object);
-            (rules.begin_create)(object)?;
-            (rules.prepare_new)(&target.kind, object);
+            (rules.begin_create)(settings, object)?;
             return Ok(false);
         };
         if !old.is_patch {
@@ -137,9 +165,19 @@ impl ObjectWrite {
         let is_conditional = check_version(target, &old.stored, object)?;
         metadata::fill_replacement(target, &old.object, object);
         let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old.object };
-        (rules.begin_update)(&update, object)?;
-        (rules.prepare_replacement)(&update, object);
+        (rules.begin_update)(settings, &update, object)?;
         Ok(is_conditional)
+    }
+
+    fn prepare(&mut self, target: &ObjectTarget<'_>) {
+        let (object, rules) = (&mut self.object, target.rules);
+        match &self.old {
+            None => (rules.prepare_new)(&target.kind, object),
+            Some(old) => {
+                let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old.object };
+                (rules.prepare_replacement)(&update, object);
+            }
+        }
     }
 
     fn validate(

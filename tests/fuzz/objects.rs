@@ -365,6 +365,7 @@ fn stored_object_requests() {
         has_collector: false,
         warns_unenforced: true,
         disabled_plugins: narthex::rest::DisabledPlugins::default(),
+        services: narthex::rest::ServiceSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
     let clock: store::Clock = Arc::new(|| 1_000_000);

@@ -20,14 +20,8 @@ use crate::process::Problem;
 const FLAGS: &str = include_str!("kube_apiserver_flags.txt");
 
 /// Flags that envtest always passes, and that change nothing here: nothing is said of them.
-const QUIET: [&str; 6] = [
-    "allow-privileged",
-    "service-account-issuer",
-    "service-account-key-file",
-    "service-account-signing-key-file",
-    "service-cluster-ip-range",
-    "advertise-address",
-];
+const QUIET: [&str; 4] =
+    ["allow-privileged", "service-account-issuer", "service-account-key-file", "service-account-signing-key-file"];
 
 /// Environment variable with the controllers that run: as of `--controllers`, by default none, as without a
 /// kube-controller-manager.
@@ -239,7 +233,7 @@ mod tests {
             "--bind-address=127.0.0.1".to_owned(),
             format!("--client-ca-file={directory}/client-cert-auth-ca.crt"),
             "--secure-port=2".to_owned(),
-            "--runtime-config=api/all=true".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--enable-garbage-collector=true".to_owned(),
             "--anonymous-auth=true".to_owned(),
         ];

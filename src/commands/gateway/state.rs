@@ -33,8 +33,8 @@ pub(super) struct GatewayState {
     pub(super) documents: Documents,
     /// The front-proxy client certificate.
     pub(super) identity: Option<Published<KeyPair>>,
-    /// Whether reviews of backends are answered (`--serve-delegation`).
-    pub(super) serves_delegation: bool,
+    /// Whether reviews of backends are answered (`--serve-delegation`, `--embedded-api`).
+    pub(super) serves_reviews: bool,
     /// Serves objects: with `--embedded-api` the stored ones, otherwise those that the gateway generates.
     pub(super) api: ApiServer,
     pub(super) delegate: DelegateScope,

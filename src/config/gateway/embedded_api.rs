@@ -1,5 +1,6 @@
 //! Settings of the embedded API server (`--embedded-api` and its flags).
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::config::parser::FlagParser;
 use crate::controllers::EnabledControllers;
 use crate::kinds::ValidationSettings;
 use crate::resources::runtime_config::RuntimeConfig;
-use crate::rest::{ApiServerSettings, DisabledPlugins};
+use crate::rest::{ApiServerSettings, DisabledPlugins, ServiceSettings, parse_port_range, parse_service_ranges};
 
 /// The embedded API server and its store.
 #[derive(Clone, Debug)]
@@ -51,9 +52,11 @@ pub(in crate::config) fn embedded_api(
         parser.add_problem("disable-admission-plugins", why);
         DisabledPlugins::default()
     });
+    let services = service_settings(parser);
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
+        service_families: services.families(),
     };
     if !is_enabled {
         for flag in [
@@ -66,6 +69,10 @@ pub(in crate::config) fn embedded_api(
             "unenforced-warnings",
             "disable-admission-plugins",
             "unsafe-no-fsync",
+            "service-cluster-ip-range",
+            "service-node-port-range",
+            "kubernetes-service-node-port",
+            "advertise-address",
         ] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
@@ -104,6 +111,38 @@ pub(in crate::config) fn embedded_api(
         has_collector,
         warns_unenforced,
         disabled_plugins,
+        services,
     };
     Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
+}
+
+/// Reads the flags of what is made for Services.
+fn service_settings(parser: &mut FlagParser<'_>) -> ServiceSettings {
+    const NODE_PORT: &str = "kubernetes-service-node-port";
+    let mut settings = ServiceSettings::default();
+    if let Some(ranges) = parser.parse("service-cluster-ip-range", parse_service_ranges) {
+        (settings.primary_range, settings.secondary_range) = ranges;
+    }
+    if let Some(ports) = parser.parse("service-node-port-range", parse_port_range) {
+        settings.node_ports = ports;
+    }
+    let node_port = u16::try_from(parser.count(NODE_PORT, u64::from(u16::MAX))).unwrap_or_default();
+    settings.kubernetes_node_port = Some(node_port).filter(|port| *port > 0);
+    if node_port > 0 && !settings.node_ports.contains(&node_port) {
+        let (first, last) = (settings.node_ports.start(), settings.node_ports.end());
+        let why = format!("kubernetes service node port range {first}-{last} doesn't contain {node_port}");
+        parser.add_problem(NODE_PORT, why);
+    }
+    if !parser.text("advertise-address").is_empty() {
+        let address = parser.parse("advertise-address", |text| text.parse::<IpAddr>().map_err(|_| "not an IP address"));
+        settings.advertise_address = address.filter(|address| !address.is_unspecified());
+    }
+    if let Some(address) = settings.advertise_address
+        && address.is_ipv6() != settings.primary_range.addr().is_ipv6()
+    {
+        let range = settings.primary_range;
+        let why = format!("service IP family \"{range}\" must match public address family \"{address}\"");
+        parser.add_problem("advertise-address", why);
+    }
+    settings
 }

@@ -12,6 +12,7 @@ use kubeapi::names::NameRule;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
+pub use self::fields::ServiceFamilies;
 use self::fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
 use self::validation::{validate_service, validate_service_status};
 use self::warnings::service_warnings;
@@ -24,9 +25,10 @@ pub(super) static RULES: KindRules = KindRules {
     creates_on_update: true,
     returns_deleted_object: true,
     selectable: SelectableFields::of(&["spec.clusterIP", "spec.type"]),
-    begin_create: complete_new_service,
-    begin_update: |update, object| match update.subresource {
-        "" => complete_replacing_service(update.old, object),
+    allocates_addresses: true,
+    begin_create: |settings, object| complete_new_service(&settings.service_families, object),
+    begin_update: |settings, update, object| match update.subresource {
+        "" => complete_replacing_service(&settings.service_families, update.old, object),
         _ => Ok(()),
     },
     prepare_new: |_, object| drop(object.insert("status".to_owned(), json!({"loadBalancer": {}}))),

@@ -179,7 +179,7 @@ async fn upgrade_that_is_not_served_is_refused_with_a_text() {
         (WATCH, &*two_protocols, 400, "one subprotocol"),
         // Errors of the watch are those of any request.
         ("/api/v1/configmaps?watch=1&fieldSelector=x%3Dy", HANDSHAKE, 400, "is not a known field selector"),
-        ("/api/v1/namespaces/default/pods/p/exec?command=sh", HANDSHAKE, 404, "could not find the requested resource"),
+        ("/api/v1/namespaces/default/pods/p/exec?command=sh", HANDSHAKE, 404, "pods \"p\" not found"),
     ] {
         let mut client = SocketClient::send(&api, path, headers).await;
         let head = client.head().await;

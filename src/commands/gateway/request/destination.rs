@@ -77,8 +77,8 @@ pub(super) struct RoutingRequest<'i, 'r> {
 pub(super) struct RoutingSettings<'r> {
     pub(super) health: &'r [HealthChecks],
     pub(super) delegate: DelegateScope,
-    /// Whether reviews of backends are answered (`--serve-delegation`).
-    pub(super) serves_delegation: bool,
+    /// Whether reviews of backends are answered (`--serve-delegation`, `--embedded-api`).
+    pub(super) serves_reviews: bool,
     /// Whether requests that no backend owns are answered locally.
     pub(super) serves_locally: bool,
 }
@@ -163,7 +163,7 @@ fn find_resource(
     if let Some(review) = SelfReview::parse(info) {
         return Some(LocalDestination::SelfReview(review));
     }
-    if settings.serves_delegation
+    if settings.serves_reviews
         && let Some(delegation) = DelegationRequest::parse(info)
     {
         return Some(LocalDestination::Delegation(delegation));
@@ -220,7 +220,7 @@ mod tests {
     /// A gateway with the APIService `v1beta1.wardle.example.com`, and what else a test adds.
     struct TestGateway {
         scope: DelegateScope,
-        serves_delegation: bool,
+        serves_reviews: bool,
         serves_locally: bool,
         allows_origin: bool,
         health: [HealthChecks; 3],
@@ -253,7 +253,7 @@ mod tests {
             let openapi = relayed_documents(&LocalGroups::default(), "wardle.example.com", "v1beta1", &[]);
             TestGateway {
                 scope: DelegateScope { all: false, apiservices: false, metrics: false },
-                serves_delegation: false,
+                serves_reviews: false,
                 serves_locally: true,
                 allows_origin: false,
                 health: ["livez", "readyz", "healthz"].map(|name| HealthChecks::new(name, [HealthCheck::ping()])),
@@ -311,7 +311,7 @@ mod tests {
             let settings = RoutingSettings {
                 health: &self.health,
                 delegate: self.scope,
-                serves_delegation: self.serves_delegation,
+                serves_reviews: self.serves_reviews,
                 serves_locally: self.serves_locally,
             };
             let request = RoutingRequest {
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn destination_with_served_delegation() {
-        TestGateway { serves_delegation: true, ..TestGateway::new() }.assert_destinations(&[
+        TestGateway { serves_reviews: true, ..TestGateway::new() }.assert_destinations(&[
             ("POST /apis/authentication.k8s.io/v1/tokenreviews", "delegation TokenReview"),
             ("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", "delegation SubjectAccessReview"),
             ("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", "self review Subject"),

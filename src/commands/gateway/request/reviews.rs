@@ -33,7 +33,7 @@ pub(super) async fn self_review(
     review.map(|review| created_response(&review)).map_err(client_error)
 }
 
-/// The response to a backend's TokenReview or SubjectAccessReview (`--serve-delegation`).
+/// The response to a TokenReview, SubjectAccessReview or LocalSubjectAccessReview (`--serve-delegation`, `--embedded-api`).
 ///
 /// # Errors
 /// As [`self_review`].
@@ -47,9 +47,9 @@ pub(super) async fn delegation_review(
     let body = read_review_body(shared, permit, request_kind.review_body(), request, counter).await?;
     let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
-        DelegationRequest::SubjectAccessReview => {
-            authorize::subject_access_review(&shared.access.authorizer, shared.access.authenticator.groups(), &body)
-                .await
+        DelegationRequest::SubjectAccessReview | DelegationRequest::LocalSubjectAccessReview => {
+            let (authorizer, believed) = (&shared.access.authorizer, shared.access.authenticator.groups());
+            authorize::subject_access_review(authorizer, believed, permit.request().namespace, &body).await
         }
     };
     review.map(|review| created_response(&review)).map_err(client_error)

@@ -122,7 +122,7 @@ impl<'r> ParsedRequest<'r> {
         let settings = RoutingSettings {
             health: &shared.health,
             delegate: shared.delegate,
-            serves_delegation: shared.serves_delegation,
+            serves_reviews: shared.serves_reviews,
             serves_locally: shared.policy.serves_locally(),
         };
         let cors = shared.responses.cors.as_ref().filter(|_| *method == Method::OPTIONS);

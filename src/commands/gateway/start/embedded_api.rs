@@ -82,7 +82,9 @@ pub(super) fn start_embedded_api(
     };
     let monitor = store.monitor().clone();
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
-    let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone())
+    let mut settings = embedded.settings.clone();
+    settings.services.listener = Some(own);
+    let api = ApiServer::new(collections.clone(), settings, drain.clone())
         .with_compute_metrics(metrics.compute().clone())
         .with_work_queue_metrics(metrics.work_queues());
     let api = match stored_services(config, &api) {

@@ -11,7 +11,7 @@ use crate::config::GatewayConfig;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
-use crate::rest::{ApiServer, ApiServerSettings, DisabledPlugins};
+use crate::rest::{ApiServer, ApiServerSettings, DisabledPlugins, ServiceSettings};
 
 /// Number of changes that are kept for watches.
 const MAX_CHANGES: usize = 1024;
@@ -37,6 +37,7 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         has_collector: false,
         warns_unenforced: true,
         disabled_plugins: DisabledPlugins::default(),
+        services: ServiceSettings::default(),
     };
     ApiServer::new(collections, settings, drain.clone())
 }

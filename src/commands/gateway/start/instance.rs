@@ -90,6 +90,8 @@ impl Instance {
         )?;
         let embedded = start_embedded_api(config, store, address, &egress, &drain)?;
         let serves_delegation = config.serve_delegation && certificates.identity.is_some();
+        // A kube-apiserver always answers them.
+        let serves_reviews = serves_delegation || embedded.is_some();
         let api = match &embedded {
             Some(embedded) => embedded.api.clone(),
             None => generated_api(config, serves_delegation, &drain),
@@ -129,7 +131,7 @@ impl Instance {
             table: routing.table.clone(),
             documents,
             identity: certificates.identity,
-            serves_delegation,
+            serves_reviews,
             api,
             delegate: DelegateScope::new(config),
             health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
@@ -166,7 +168,7 @@ fn start_control(
         egress: egress.clone(),
         certificates_in_use: serving.in_use.clone(),
         local_groups: LocalGroups {
-            delegation: config.serve_delegation && certificates.identity.is_some(),
+            reviews: config.serve_delegation && certificates.identity.is_some() || catalog.is_some(),
             delegate: delegate.all,
             embedded: catalog.as_ref().map(Published::get),
             apiregistration_from_delegate: delegate.apiservices && delegate.all,

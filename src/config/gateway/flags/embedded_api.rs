@@ -38,6 +38,30 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There is namespace-controller (or namespace), which deletes what is in a deleted namespace. Turn off what a kube-controller-manager beside this gateway runs",
         ),
         Flag::new(
+            "service-cluster-ip-range",
+            FlagKind::Text("CIDR"),
+            "10.0.0.0/24",
+            "Range of the cluster IPs that --embedded-api gives to Services; two ranges of different families, separated by a comma, for dual-stack. Nothing here forwards packets to these addresses",
+        ),
+        Flag::new(
+            "service-node-port-range",
+            FlagKind::Text("PORTS"),
+            "30000-32767",
+            "Range of the node ports that --embedded-api gives to Services, both ends included",
+        ),
+        Flag::new(
+            "kubernetes-service-node-port",
+            FlagKind::Count,
+            "0",
+            "Node port of the Service kubernetes, which --embedded-api makes; 0 is none",
+        ),
+        Flag::new(
+            "advertise-address",
+            FlagKind::Text("ADDRESS"),
+            "",
+            "Address of this gateway in the endpoints of the Service kubernetes (default --bind-address; if that is unspecified or loopback, the address of this machine)",
+        ),
+        Flag::new(
             "allow-unenforced-rules",
             FlagKind::Switch,
             "false",
