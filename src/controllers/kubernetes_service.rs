@@ -17,7 +17,7 @@ use super::builtin_collection;
 use super::runner::{Controller, FeedEvent};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::{ApiServer, new_object, unavailable};
+use crate::rest::{ApiServer, ServiceName, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 const NAMESPACE: &str = "default";
@@ -67,11 +67,6 @@ impl KubernetesServiceController {
             controller.queue.add(NAME);
         }
         Ok(controller)
-    }
-
-    /// The Services, whose deletions are observed.
-    pub(super) fn services(&self) -> &ResourceCollection {
-        &self.services
     }
 
     /// The Endpoints and EndpointSlices, whose changes are observed.
@@ -164,8 +159,14 @@ impl KubernetesServiceController {
         set_label(&mut object, "provider", "kubernetes");
         object.insert("spec".to_owned(), spec);
         let value = new_object("", "v1", "services", object)?;
+        let service = ServiceName { namespace: NAMESPACE.to_owned(), name: NAME.to_owned() };
+        let commit = self.api.reserve_for_service(service, ip, settings.kubernetes_node_port).await?;
         match self.services.create(&key, value, None).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Ok(_) => {
+                commit();
+                Ok(())
+            }
+            Err(Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(unavailable(&error)),
         }
     }

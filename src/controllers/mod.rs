@@ -12,6 +12,7 @@ mod kubernetes_service;
 mod local_api_services;
 mod namespaces;
 mod runner;
+mod service_addresses;
 mod system_namespaces;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::runner::{Controller as _, follow, run};
+use self::service_addresses::ServiceAddressController;
 use self::system_namespaces::SystemNamespaceController;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::ShutdownPhase;
@@ -46,6 +48,7 @@ pub struct Controllers {
     kubernetes_service: Rc<KubernetesServiceController>,
     local_api_services: Rc<LocalApiServiceController>,
     namespaces: Rc<NamespaceController>,
+    service_addresses: Rc<ServiceAddressController>,
     system_namespaces: Rc<SystemNamespaceController>,
 }
 
@@ -63,6 +66,7 @@ impl Controllers {
         let system_namespaces = SystemNamespaceController::start(api, metrics).await?;
         local_api_services.start().await?;
         let default_service_cidr = DefaultServiceCidrController::start(api, metrics).await?;
+        let service_addresses = ServiceAddressController::start(api).await?;
         let kubernetes_service = KubernetesServiceController::start(api, metrics).await?;
         Ok(Controllers {
             api: api.clone(),
@@ -73,6 +77,7 @@ impl Controllers {
             kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
+            service_addresses: Rc::new(service_addresses),
             system_namespaces: Rc::new(system_namespaces),
         })
     }
@@ -87,6 +92,8 @@ impl Controllers {
         } = self;
         tasks.spawn_local(async move { run(&bootstrap_objects).await });
         let (default_service_cidr, kubernetes_service) = (self.default_service_cidr, self.kubernetes_service);
+        let service_addresses = self.service_addresses;
+        tasks.spawn_local(async move { run(&*service_addresses).await });
         tasks.spawn_local(async move { run(&*default_service_cidr).await });
         tasks.spawn_local(async move { run(&*kubernetes_service).await });
         tasks.spawn_local(async move { run(&*crds).await });
@@ -110,8 +117,17 @@ impl Controllers {
             follow(service_cidr.collection(), &watched, |event| service_cidr.observe(event)).await;
         });
         let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());
+        let addresses = self.service_addresses.clone();
         tasks.spawn_local(async move {
-            follow(kubernetes.services(), &watched, |event| kubernetes.observe_service(event)).await;
+            follow(addresses.services(), &watched, |event| {
+                addresses.observe_service(event);
+                kubernetes.observe_service(event);
+            })
+            .await;
+        });
+        let (addresses, watched) = (self.service_addresses.clone(), notifier.clone());
+        tasks.spawn_local(async move {
+            follow(addresses.ip_addresses(), &watched, |event| addresses.observe_ip_address(event)).await;
         });
         for index in 0..2 {
             let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());

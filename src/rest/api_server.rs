@@ -13,7 +13,7 @@ use super::admission::DisabledPlugins;
 use super::enforcement::UnenforcedKinds;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
-use super::service_allocation::ServiceSettings;
+use super::service_allocation::{ServiceAllocator, ServiceSettings};
 use super::target::ObjectTarget;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
@@ -74,6 +74,7 @@ pub struct ApiServer {
     pub(super) unenforced: Arc<Mutex<BTreeSet<String>>>,
     pub(super) unenforced_kinds: Arc<UnenforcedKinds>,
     pub(super) removal_queues: RemovalQueues,
+    pub(super) service_allocator: ServiceAllocator,
     /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
@@ -94,6 +95,7 @@ impl ApiServer {
             unenforced: Arc::default(),
             unenforced_kinds: Arc::default(),
             removal_queues: RemovalQueues::new(&WorkQueueRegistry::default()),
+            service_allocator: ServiceAllocator::new(&WorkQueueRegistry::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
         }
@@ -106,7 +108,8 @@ impl ApiServer {
 
     /// This server with metrics of the queues that it shares with its controllers.
     pub fn with_work_queue_metrics(self, metrics: &WorkQueueRegistry) -> ApiServer {
-        ApiServer { removal_queues: RemovalQueues::new(metrics), ..self }
+        let (removal_queues, service_allocator) = (RemovalQueues::new(metrics), ServiceAllocator::new(metrics));
+        ApiServer { removal_queues, service_allocator, ..self }
     }
 
     /// This server with conversion of custom objects by webhooks.

@@ -15,6 +15,7 @@ use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
+use super::service_allocation::{self, ServiceReservation};
 use super::target::ObjectTarget;
 use super::write::ObjectWrite;
 use super::write_options::WriteOptions;
@@ -85,7 +86,9 @@ pub(super) async fn store_new(
     let mut conditions = creation_conditions(api, target, &object).await?;
     api.admit_new(target, &mut object, creation.user()).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
-    let mut write = ObjectWrite::new(target, object, None).run(&api.settings).await?;
+    let write = ObjectWrite::new(target, object, None);
+    let (write, reservation) = service_allocation::begin_write(api, target, write, is_dry_run).await?;
+    let mut write = write.run(&api.settings).await?;
     warnings.append(&mut write.warnings);
     creation.check().await?;
     warnings.extend(api.note_creation(&target.kind));
@@ -119,6 +122,7 @@ pub(super) async fn store_new(
     match created {
         Ok(stored) => {
             write.note_stored(target, &stored);
+            reservation.into_iter().for_each(ServiceReservation::commit);
             Ok(Created::Object(ReplyObject::stored(stored)))
         }
         Err(Error::Conflict { .. }) => Ok(Created::Exists(exists())),

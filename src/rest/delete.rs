@@ -33,8 +33,13 @@ pub(super) async fn delete(
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
     let removed = remove(collection, target, current, &options).await?;
-    if matches!(removed, Removed::Gone(..)) {
+    if let Removed::Gone(last, _) = &removed
+        && !options.is_dry_run
+    {
         api.note_removed(target);
+        if target.rules.allocates_addresses {
+            api.release_deleted_service(last).await;
+        }
     }
     let content = match removed {
         Removed::Gone(last, revision) if target.rules.returns_deleted_object && last.defect().is_none() => {
@@ -68,7 +73,10 @@ pub(super) async fn delete_collection(
     }
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
     let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options).await?);
-    while let Some((object, _)) = removals.try_next().await? {
+    while let Some((object, removed)) = removals.try_next().await? {
+        if target.rules.allocates_addresses && !options.is_dry_run && matches!(removed, Removed::Gone(..)) {
+            api.release_deleted_service(&object).await;
+        }
         if object.defect().is_none() {
             deleted.objects.push(object);
         }

@@ -53,5 +53,6 @@ pub use self::object_publisher::ObjectPublisher;
 pub(crate) use self::object_removal::remove_objects;
 pub(crate) use self::removal_queues::CrdIdentity;
 pub use self::request::{ApiRequest, FailedRequest};
+pub(crate) use self::service_allocation::{AllocationKey, ServiceName};
 pub use self::service_allocation::{ServiceSettings, parse_port_range, parse_service_ranges};
 pub use self::write_options::FieldValidation;

@@ -13,6 +13,7 @@ use super::create::{Created, store_new, time_to_live};
 use super::errors::{cache_error, modified};
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
+use super::service_allocation;
 use super::target::ObjectTarget;
 use super::write::{ObjectWrite, ReplacedObject, check_uid};
 use super::write_options::WriteOptions;
@@ -114,7 +115,9 @@ pub(super) async fn replace(
     let old_object = api.converter.served_object(&target.kind, collection, old).await?;
     api.admit_replacement(target, &old_object, &mut object).await?;
     let replaced = ReplacedObject { stored: old.clone(), object: old_object, is_patch: options.is_patch };
-    let mut write = ObjectWrite::new(target, object, Some(replaced)).run(&api.settings).await?;
+    let write = ObjectWrite::new(target, object, Some(replaced));
+    let (write, reservation) = service_allocation::begin_write(api, target, write, options.is_dry_run).await?;
+    let mut write = write.run(&api.settings).await?;
     warnings.append(&mut write.warnings);
     let key = target.key(collection)?;
     // The last finalizer was removed. With the resourceVersion before the deletion, as in Kubernetes.
@@ -130,6 +133,9 @@ pub(super) async fn replace(
         true => {
             let deleted = collection.delete(&key, old.revision()).await;
             api.note_removed(target);
+            if target.rules.allocates_addresses && deleted.is_ok() {
+                api.release_deleted_service(old).await;
+            }
             deleted.map(|_| ReplyObject::Unstored(Value::Object(Arc::unwrap_or_clone(write.object))))
         }
         false => {
@@ -138,6 +144,10 @@ pub(super) async fn replace(
                 return Ok(Replaced::Done(ReplyObject::stored(old.clone())));
             }
             let updated = collection.update(&key, old.revision(), value.into(), time_to_live(api, target)).await;
+            if let (Ok(_), Some(reservation)) = (&updated, reservation) {
+                reservation.commit();
+                api.release_of_service(old, Some(&write.object)).await;
+            }
             updated.map(|stored| {
                 write.note_stored(target, &stored);
                 ReplyObject::stored(stored)

@@ -21,7 +21,7 @@ use narthex::controllers::Controllers;
 use narthex::observe::metrics::WorkQueueRegistry;
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
-use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest};
+use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, ServiceSettings};
 use narthex::route::Dealer;
 use narthex::tls::ClientTrust;
 use serde_json::Value;
@@ -365,7 +365,8 @@ fn stored_object_requests() {
         has_collector: false,
         warns_unenforced: true,
         disabled_plugins: narthex::rest::DisabledPlugins::default(),
-        services: narthex::rest::ServiceSettings::default(),
+        // More addresses than there are Services.
+        services: ServiceSettings { primary_range: "10.0.0.0/8".parse().unwrap(), ..ServiceSettings::default() },
     };
     let (_drainer, drain) = Drain::new();
     let clock: store::Clock = Arc::new(|| 1_000_000);

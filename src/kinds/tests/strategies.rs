@@ -106,7 +106,7 @@ fn create(kind: &ServedKind, sent: Value) -> WriteOutcome {
         set_metadata(&mut object, "generation", json!(1));
     }
     let rules = rules(&kind.resource);
-    if let Err(status) = (rules.begin_create)(&mut object) {
+    if let Err(status) = (rules.begin_create)(&ValidationSettings::default(), &mut object) {
         let causes = status.details.into_iter().flat_map(|details| details.causes);
         let errors = causes.map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         return WriteOutcome { errors, ..WriteOutcome::default() };
@@ -127,7 +127,7 @@ fn update(kind: &ServedKind, subresource: &str, old: Value, sent: Value) -> Writ
     }
     let update = ObjectUpdate { kind, subresource, old: &old };
     let rules = rules(&kind.resource);
-    (rules.begin_update)(&update, &mut object).unwrap();
+    (rules.begin_update)(&ValidationSettings::default(), &update, &mut object).unwrap();
     (rules.prepare_replacement)(&update, &mut object);
     outcome(kind, subresource, Some(&old), object)
 }

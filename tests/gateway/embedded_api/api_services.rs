@@ -96,7 +96,7 @@ async fn stored_api_service_condition_follows_its_service() {
     let refused = client.get(THINGS).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     let mut service = json!({"metadata": {"name": "things-v1"},
-        "spec": {"clusterIP": "None", "ports": [{"name": "https", "port": 8443}]}});
+        "spec": {"ports": [{"name": "https", "port": 8443}]}});
     create(&client, SERVICES, &service).await;
     wait_for_condition(&client, ("False", "ServicePortError")).await;
     service = client.get(&format!("{SERVICES}/things-v1")).await.json();

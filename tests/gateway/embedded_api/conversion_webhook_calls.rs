@@ -103,7 +103,7 @@ async fn conversion_webhook_is_reached_at_the_endpoints_of_its_service() {
     establish(&client, &crd("v1", &conversion)).await;
     create(&client, V1, &route_v1("a", 80)).await;
     let service = json!({"metadata": {"name": "converter"},
-        "spec": {"clusterIP": "None", "ports": [{"name": "https", "port": 443}]}});
+        "spec": {"ports": [{"name": "https", "port": 443}]}});
     create(&client, "/api/v1/namespaces/default/services", &service).await;
     let none = failure(&client.get(&format!("{V2}/a")).await);
     assert!(none.ends_with("no endpoints available for service \"converter\""), "{none}");

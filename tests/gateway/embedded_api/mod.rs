@@ -32,6 +32,7 @@ mod recorded_history;
 mod removals_under_load;
 mod representations;
 mod schema_cost;
+mod service_addresses;
 mod shutdown;
 mod store_failures;
 mod stored_crds;
