@@ -104,7 +104,8 @@ mod tests {
         let authorizer = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
         for (namespace, expected) in [("n", 201), ("other", 422)] {
             let attributes = json!({"namespace": namespace, "verb": "get", "resource": "pods"});
-            let body = json!({"kind": LOCAL_KIND, "spec": {"user": "jane", "resourceAttributes": attributes}}).to_string();
+            let body =
+                json!({"kind": LOCAL_KIND, "spec": {"user": "jane", "resourceAttributes": attributes}}).to_string();
             let answer = subject_access_review(&authorizer, &GroupFilter::default(), "n", body.as_bytes()).await;
             assert_eq!(answer.as_ref().map_or_else(|status| status.code, |_| 201), expected);
             assert!(answer.is_err() || answer.is_ok_and(|review| review["metadata"]["namespace"] == "n"));

@@ -123,10 +123,7 @@ fn with_delegation() -> Vec<LocalGroup> {
 
 /// Review APIs for backends and clients.
 fn backend_reviews() -> [LocalGroup; 2] {
-    [
-        LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
-        access_reviews(),
-    ]
+    [LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]), access_reviews()]
 }
 
 fn access_reviews() -> LocalGroup {
