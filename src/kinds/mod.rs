@@ -25,6 +25,7 @@ mod secret;
 pub mod selectable_fields;
 mod service;
 mod service_account;
+mod service_families;
 #[cfg(test)]
 mod tests;
 mod validation;
@@ -35,7 +36,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
-pub use self::service::ServiceFamilies;
+pub use self::service_families::ServiceFamilies;
 #[cfg(test)]
 pub use self::validation::kind_errors;
 pub use self::validation::{ValidationSettings, validate_new, validate_replacement};
