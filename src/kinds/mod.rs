@@ -35,6 +35,7 @@ mod secret;
 pub mod selectable_fields;
 mod service;
 mod service_account;
+mod service_families;
 mod status_conditions;
 mod storage;
 #[cfg(test)]
@@ -49,7 +50,7 @@ use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
 pub use self::pod::compare_quantities;
-pub use self::service::ServiceFamilies;
+pub use self::service_families::ServiceFamilies;
 pub use self::status_conditions::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 #[cfg(test)]
 pub use self::validation::kind_errors;

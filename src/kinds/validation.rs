@@ -8,7 +8,8 @@ use kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object
 use kubeapi::schema::StepBudget;
 use serde_json::{Map, Value};
 
-use super::{Object, ServiceFamilies, rules};
+use super::service_families::ServiceFamilies;
+use super::{Object, rules};
 use crate::registry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::stored_resource;

@@ -3,6 +3,7 @@
 //! `dispatch` calls one function per verb. The order of the checks is Kubernetes' (`k8s.io/apiserver/pkg/endpoints/handlers`
 //! and `pkg/registry/generic/registry/store.go`) and is what clients see.
 
+mod address_range;
 mod admission;
 mod api_server;
 mod binding;
@@ -34,6 +35,8 @@ mod request;
 mod request_body;
 mod scale;
 mod service_allocation;
+mod service_allocator;
+mod service_settings;
 mod subresource_kind;
 mod target;
 #[cfg(test)]
@@ -53,6 +56,6 @@ pub use self::object_publisher::ObjectPublisher;
 pub(crate) use self::object_removal::remove_objects;
 pub(crate) use self::removal_queues::CrdIdentity;
 pub use self::request::{ApiRequest, FailedRequest};
-pub(crate) use self::service_allocation::{AllocationKey, ServiceName};
-pub use self::service_allocation::{ServiceSettings, parse_port_range, parse_service_ranges};
+pub(crate) use self::service_allocator::{AllocationKey, ServiceName};
+pub use self::service_settings::{ServiceSettings, parse_port_range, parse_service_ranges};
 pub use self::write_options::FieldValidation;

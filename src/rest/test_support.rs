@@ -9,7 +9,7 @@ use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
 use super::admission::DisabledPlugins;
 use super::api_server::{ApiServer, ApiServerSettings};
-use super::service_allocation::ServiceSettings;
+use super::service_settings::ServiceSettings;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;

@@ -11,32 +11,10 @@ use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 
 use super::addresses::cluster_ip_errors;
+use crate::kinds::service_families::{IPV4, IPV6, ServiceFamilies};
 use crate::kinds::validation::texts;
 
-const IPV4: &str = "IPv4";
-const IPV6: &str = "IPv6";
-
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
-
-/// The address families that cluster IPs can have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServiceFamilies {
-    /// Whether the default family is IPv6.
-    pub is_ipv6_first: bool,
-    /// Whether there are addresses of the other family, too.
-    pub has_both: bool,
-}
-
-impl ServiceFamilies {
-    /// The default family.
-    fn first(self) -> &'static str {
-        if self.is_ipv6_first { IPV6 } else { IPV4 }
-    }
-
-    fn has(self, family: &str) -> bool {
-        family == self.first() || self.has_both && matches!(family, IPV4 | IPV6)
-    }
-}
 
 /// Completes a new Service, before it is validated (`beginCreate`).
 ///

@@ -12,7 +12,6 @@ use kubeapi::names::NameRule;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
-pub use self::fields::ServiceFamilies;
 use self::fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
 use self::validation::{validate_service, validate_service_status};
 use self::warnings::service_warnings;

@@ -7,7 +7,7 @@ use kubeapi::Status;
 use kubeapi::field_error::{BadValue, FieldError, FieldPath, invalid_fields_status};
 use serde_json::{Map, Value, json};
 
-use super::allocator::AllocationError;
+use super::address_collections::AllocationError;
 use super::reservation::ServiceReservation;
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");

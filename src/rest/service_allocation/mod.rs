@@ -4,20 +4,15 @@
 //! what it does not have any more afterwards. What a request leaves behind is compared by a controller
 //! ([`ApiServer::reconcile_allocation`]): an IPAddress exists exactly while a Service has the address.
 
-mod address_range;
-mod allocator;
+mod address_collections;
 mod fields;
 mod reconcile;
 mod reservation;
-mod settings;
 mod stored_service;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::allocator::ServiceAllocator;
-pub(crate) use self::allocator::{AllocationKey, ServiceName};
 pub(super) use self::reservation::ServiceReservation;
-pub use self::settings::{ServiceSettings, parse_port_range, parse_service_ranges};
 
 use std::net::IpAddr;
 
@@ -25,9 +20,11 @@ use kubeapi::Status;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::Value;
 
+use self::address_collections::AllocationError;
 use self::fields::{ServiceChange, spec_of};
 use self::stored_service::AllocatedFields;
 use super::api_server::ApiServer;
+use super::service_allocator::ServiceName;
 use super::target::ObjectTarget;
 use super::write::ObjectWrite;
 
@@ -73,7 +70,7 @@ impl ApiServer {
         node_port: Option<u16>,
     ) -> Result<impl FnOnce() + use<>, Status> {
         let mut reservation = ServiceReservation::new(self, service, false)?;
-        let refused = |what: &dyn std::fmt::Display, error: allocator::AllocationError| {
+        let refused = |what: &dyn std::fmt::Display, error: AllocationError| {
             Status::conflict("", "services", "kubernetes", format!("failed to allocate {what}: {error}"))
         };
         reservation.take_address(address).await.map_err(|error| refused(&address, error))?;

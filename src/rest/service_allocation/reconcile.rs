@@ -8,10 +8,11 @@ use kubeapi::Status;
 use serde_json::{Map, Value};
 use store::watch_cache::{Error, Stored, WatchEvent, WatchEventKind};
 
-use super::allocator::{AddressCollections, AllocationError, AllocationKey, ServiceName};
+use super::address_collections::{AddressCollections, AllocationError};
 use super::stored_service::{AllocatedFields, owner_of};
 use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
+use crate::rest::service_allocator::{AllocationKey, ServiceName};
 use crate::work_queue::WorkQueue;
 
 impl ApiServer {

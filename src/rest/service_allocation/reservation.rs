@@ -5,13 +5,12 @@ use std::net::IpAddr;
 
 use kubeapi::Status;
 
-use super::address_range::AddressRange;
-use super::allocator::{
-    AddressCollections, AllocationError, AllocationKey, PortHolder, ServiceAllocator, ServiceName, address_ranges,
-};
+use super::address_collections::{AddressCollections, AllocationError, address_ranges};
 use super::stored_service::AllocatedFields;
+use crate::rest::address_range::AddressRange;
 use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
+use crate::rest::service_allocator::{AllocationKey, PortHolder, ServiceAllocator, ServiceName};
 
 const PORT_TAKEN: AllocationError = AllocationError::Taken("provided port is already allocated");
 
@@ -262,19 +261,6 @@ impl Drop for ServiceReservation {
         if let Some(holders) = state.node_ports.lock().as_mut() {
             for port in self.ports.drain(..).filter_map(|port| u16::try_from(port).ok()) {
                 holders.remove(&port);
-            }
-        }
-    }
-}
-
-impl ServiceAllocator {
-    /// Frees ports of a Service.
-    pub(super) fn release_ports(&self, service: &ServiceName, ports: &[u16]) {
-        if let Some(holders) = self.state().node_ports.lock().as_mut() {
-            for port in ports {
-                if holders.get(port).is_some_and(|holder| holder.service == *service && !holder.is_pending) {
-                    holders.remove(port);
-                }
             }
         }
     }

@@ -69,12 +69,12 @@ pub(super) fn owner_of(ip_address: &Stored) -> Option<(String, String)> {
 #[derive(Default, Deserialize)]
 struct ServiceObject {
     #[serde(default)]
-    spec: Option<ServiceSpec>,
+    spec: Option<AllocatedSpec>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ServiceSpec {
+struct AllocatedSpec {
     #[serde(rename = "clusterIP")]
     cluster_ip: Option<String>,
     #[serde(rename = "clusterIPs")]

@@ -10,6 +10,7 @@ use store::watch_cache::{ResourceCollection, Stored};
 
 use super::*;
 use crate::resources::builtin::builtin_kinds;
+use crate::rest::service_allocator::AllocationKey;
 use crate::rest::test_support::{server, server_with};
 use crate::rest::write::ReplacedObject;
 

@@ -1,62 +1,23 @@
-//! The addresses and ports that Services have or are about to get.
+//! The objects that hold the addresses of Services: IPAddresses, and the ServiceCIDRs with the ranges.
 //!
 //! The IPAddress of an address exists while a Service has the address: its creation reserves the address, also for a process
-//! that ends before the Service is written. Node ports are reserved in memory, from the Services of the store.
+//! that ends before the Service is written.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use kubeapi::Status;
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use store::watch_cache::{Error, ResourceCollection, Stored};
 
-use super::address_range::AddressRange;
 use super::stored_service::{AllocatedFields, MANAGED_BY, owner_of};
-use crate::observe::metrics::WorkQueueRegistry;
+use crate::rest::address_range::AddressRange;
 use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::metadata::new_object;
-use crate::work_queue::{BackOff, WorkQueue};
-
-/// Addresses and ports of Services. Cheap to clone.
-#[derive(Clone)]
-pub(in crate::rest) struct ServiceAllocator(Arc<AllocatorState>);
-
-pub(super) struct AllocatorState {
-    /// Addresses of requests that are not finished: their Services may not exist yet.
-    pub(super) pending_addresses: Mutex<HashSet<IpAddr>>,
-    /// Node ports, from the first use on.
-    pub(super) node_ports: Mutex<Option<HashMap<u16, PortHolder>>>,
-    /// What is to be compared: addresses with their Services, and Services with their addresses.
-    pub(super) queue: WorkQueue<AllocationKey>,
-}
-
-/// Who has a node port.
-pub(super) struct PortHolder {
-    pub(super) service: ServiceName,
-    /// Whether the request that reserved it is not finished.
-    pub(super) is_pending: bool,
-}
-
-/// Namespace and name of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ServiceName {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-/// What is to be compared.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum AllocationKey {
-    /// An address: its IPAddress is deleted if no Service has it.
-    Address(IpAddr),
-    /// A Service: its addresses have IPAddresses.
-    Service(ServiceName),
-}
+use crate::rest::service_allocator::ServiceName;
 
 /// Why an address or port is not reserved. The texts are those of upstream's allocators.
 #[derive(Debug)]
@@ -66,15 +27,6 @@ pub(super) enum AllocationError {
     Full,
     /// The store cannot be read or written.
     Store(Status),
-}
-
-impl fmt::Display for AllocationKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AllocationKey::Address(address) => write!(f, "{address}"),
-            AllocationKey::Service(ServiceName { namespace, name }) => write!(f, "{namespace}/{name}"),
-        }
-    }
 }
 
 impl fmt::Display for AllocationError {
@@ -91,21 +43,6 @@ impl fmt::Display for AllocationError {
 impl From<&Error> for AllocationError {
     fn from(error: &Error) -> AllocationError {
         AllocationError::Store(unavailable(error))
-    }
-}
-
-impl ServiceAllocator {
-    /// Nothing is reserved. The queue has the name of upstream's controller in metrics.
-    pub(in crate::rest) fn new(metrics: &WorkQueueRegistry) -> ServiceAllocator {
-        ServiceAllocator(Arc::new(AllocatorState {
-            pending_addresses: Mutex::default(),
-            node_ports: Mutex::default(),
-            queue: WorkQueue::new(BackOff::default(), metrics.register("repair-ip-address-controller")),
-        }))
-    }
-
-    pub(super) fn state(&self) -> &AllocatorState {
-        &self.0
     }
 }
 
