@@ -248,7 +248,7 @@ struct DerElement<'d> {
 fn read_element(der: &[u8]) -> Option<(DerElement<'_>, &[u8])> {
     let first = *der.get(1)?;
     let (length, start) = match first {
-        0..0x80 => (usize::from(first), 2),
+        0..=0x7f => (usize::from(first), 2),
         0x81..=0x84 => {
             let count = usize::from(first & 0x7f);
             let bytes = der.get(2..2 + count)?;
