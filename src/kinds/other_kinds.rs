@@ -7,7 +7,7 @@ use super::{DependentsRule, GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
-pub(super) static RULES: [KindRules; 17] = [
+pub(super) static RULES: [KindRules; 13] = [
     KindRules { generation: GenerationRule::of(&["template"]), ..returning_deleted("", "podtemplates") },
     KindRules {
         dependents: DependentsRule::Orphan,
@@ -34,12 +34,6 @@ pub(super) static RULES: [KindRules; 17] = [
         },
         ..counting_spec("batch", "jobs")
     },
-    KindRules {
-        selectable: SelectableFields::of(&["spec.signerName"]),
-        ..KindRules::of("certificates.k8s.io", "certificatesigningrequests")
-    },
-    counting_spec("flowcontrol.apiserver.k8s.io", "flowschemas"),
-    counting_spec("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
     KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
     returning_deleted("resource.k8s.io", "resourceclaims"),
     returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
@@ -51,10 +45,6 @@ pub(super) static RULES: [KindRules; 17] = [
             ..SelectableFields::NONE
         },
         ..returning_deleted("resource.k8s.io", "resourceslices")
-    },
-    KindRules {
-        generation: GenerationRule { begins: true, ..GenerationRule::NONE },
-        ..KindRules::of("scheduling.k8s.io", "priorityclasses")
     },
 ];
 

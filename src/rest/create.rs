@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use store::CommitCondition;
 use store::watch_cache::{Error, ResourceCollection};
 
+use super::admission::CERTIFICATE_REQUESTS;
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
@@ -84,9 +85,12 @@ pub(super) async fn store_new(
     warnings: &mut Vec<String>,
 ) -> Result<Created, Status> {
     let mut conditions = creation_conditions(api, target, &object).await?;
-    api.admit_new(target, &mut object, creation.user()).await?;
+    api.admit_new(target, &mut object).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
-    let write = ObjectWrite::new(target, object, None);
+    let mut write = ObjectWrite::new(target, object, None);
+    if target.kind.resource.group_resource() == CERTIFICATE_REQUESTS {
+        write = write.with_requester(creation.user());
+    }
     let (write, reservation) = service_allocation::begin_write(api, target, write, is_dry_run).await?;
     let mut write = write.run(&api.settings).await?;
     warnings.append(&mut write.warnings);

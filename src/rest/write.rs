@@ -13,11 +13,11 @@
 
 use std::sync::Arc;
 
-use kubeapi::Status;
 use kubeapi::field_error::{FieldError, invalid_fields_status};
 use kubeapi::list_options::parse_uint64;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use kubeapi::schema::StepBudget;
+use kubeapi::{Status, User};
 use serde_json::{Map, Value, json};
 use store::Key;
 use store::watch_cache::Stored;
@@ -28,7 +28,9 @@ use super::metadata;
 use super::target::{ObjectTarget, OwnedTarget};
 use crate::compute::{WorkLimit, map_size, run_counted, run_limited, run_sized};
 use crate::conversion::{local_bytes, schema_work};
-use crate::kinds::{ObjectUpdate, ValidationSettings, object_warnings, validate_new, validate_replacement};
+use crate::kinds::{
+    ObjectUpdate, ValidationSettings, object_warnings, set_requester, validate_new, validate_replacement,
+};
 
 /// A decoded object on its way into the store.
 pub(super) struct ObjectWrite {
@@ -36,6 +38,8 @@ pub(super) struct ObjectWrite {
     object: Map<String, Value>,
     /// What it replaces; none if it is new.
     old: Option<ReplacedObject>,
+    /// Who made the request, of an object that says it.
+    requester: Option<User>,
     preparation: Preparation,
 }
 
@@ -84,7 +88,13 @@ impl ObjectWrite {
         object: Map<String, Value>,
         old: Option<ReplacedObject>,
     ) -> ObjectWrite {
-        ObjectWrite { target: target.to_owned_target(), object, old, preparation: Preparation::Decoded }
+        let target = target.to_owned_target();
+        ObjectWrite { target, object, old, requester: None, preparation: Preparation::Decoded }
+    }
+
+    /// The same of an object that says who made it.
+    pub(super) fn with_requester(self, user: &User) -> ObjectWrite {
+        ObjectWrite { requester: Some(user.clone()), ..self }
     }
 
     /// Does what comes before addresses and ports are allocated.
@@ -177,6 +187,9 @@ impl ObjectWrite {
                 let update = ObjectUpdate { kind: &target.kind, subresource: target.subresource, old: &old.object };
                 (rules.prepare_replacement)(&update, object);
             }
+        }
+        if let Some(user) = &self.requester {
+            set_requester(object, user);
         }
     }
 

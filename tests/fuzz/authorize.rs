@@ -146,8 +146,9 @@ fn subject_access_reviews() {
     ];
     fuzz_text(WORDS, |text| {
         let chain = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
-        let response = subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), "", text.as_bytes())
-            .now_or_never();
+        let response =
+            subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), "", text.as_bytes())
+                .now_or_never();
         match response.expect("nobody is asked who would have to be waited for") {
             Ok(object) => assert_eq!(object["status"]["allowed"], false, "{object}"),
             Err(status) => assert!(matches!(status.code, 400 | 422)),

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kubeapi::{Status, User};
+use kubeapi::Status;
 use serde_json::{Map, Value};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
@@ -10,17 +10,6 @@ use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
 use super::{AdmissionPlugin, AdmittedWrite};
 
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-
-/// A CertificateSigningRequest says who made it, whatever the client says (`pkg/registry/certificates/certificates/strategy.go`).
-pub(super) fn set_requester(request: &mut Map<String, Value>, user: &User) {
-    let Some(spec) = request.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    for field in ["username", "uid", "groups", "extra"] {
-        spec.remove(field);
-    }
-    if let Value::Object(info) = user.info() {
-        spec.extend(info);
-    }
-}
 
 impl AdmittedWrite<'_> {
     pub(super) fn check_certificate_subject(self, request: &Map<String, Value>) -> Result<(), Status> {

@@ -9,8 +9,8 @@ mod storage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kubeapi::Status;
 use kubeapi::object_meta::ObjectMetaView;
-use kubeapi::{Status, User};
 use serde_json::{Map, Value, json};
 use store::watch_cache::ResourceCollection;
 
@@ -19,7 +19,8 @@ use super::errors::cache_error;
 use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 
-const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
+/// The resource whose objects say who made them.
+pub(super) const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
 
 /// An admission plugin that acts here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,11 +116,7 @@ impl ApiServer {
         &self,
         target: &ObjectTarget<'_>,
         object: &mut Map<String, Value>,
-        user: &User,
     ) -> Result<(), Status> {
-        if target.kind.resource.group_resource() == CERTIFICATE_REQUESTS {
-            certificates::set_requester(object, user);
-        }
         let write = AdmittedWrite { api: self, target, old: None };
         write.admit(object).await
     }

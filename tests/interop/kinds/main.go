@@ -128,6 +128,9 @@ func writeValidation(root string) error {
 	if err != nil {
 		return err
 	}
+	if files[autoscalersFile], err = autoscalerCases(); err != nil {
+		return err
+	}
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)
