@@ -14,6 +14,7 @@ pub(super) fn set_struct_defaults(name: &str, map: &mut Map<String, Value>) {
         "apps.v1.StatefulSet" => with_spec(map, set_stateful_set_defaults),
         "apps.v1.ReplicaSet" => with_spec(map, |spec| set_all(spec, &[("replicas", json!(1))])),
         "batch.v1.Job" => set_job_defaults(map),
+        "core.v1.ReplicationController" => set_replication_controller_defaults(map),
         "batch.v1.CronJob" => with_spec(map, |spec| {
             set_all(
                 spec,
@@ -39,16 +40,19 @@ pub(super) fn set_struct_defaults(name: &str, map: &mut Map<String, Value>) {
 fn set_constants(name: &str, map: &mut Map<String, Value>) {
     let mode = [("defaultMode", json!(0o644))];
     match name {
-        "core.v1.PodSpec" => set_all(
-            map,
-            &[
-                ("dnsPolicy", json!("ClusterFirst")),
-                ("restartPolicy", json!("Always")),
-                ("securityContext", json!({})),
-                ("terminationGracePeriodSeconds", json!(30)),
-                ("schedulerName", json!("default-scheduler")),
-            ],
-        ),
+        "core.v1.PodSpec" => {
+            set_all(
+                map,
+                &[
+                    ("dnsPolicy", json!("ClusterFirst")),
+                    ("restartPolicy", json!("Always")),
+                    ("securityContext", json!({})),
+                    ("terminationGracePeriodSeconds", json!(30)),
+                    ("schedulerName", json!("default-scheduler")),
+                ],
+            );
+            copy_service_account(map);
+        }
         "core.v1.Probe" => {
             let counts =
                 [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
@@ -169,6 +173,37 @@ fn set_stateful_set_defaults(spec: &mut Map<String, Value>) {
     if !has_type || has_parameters {
         set_strategy(spec, "updateStrategy", &[("partition", json!(0))]);
     }
+}
+
+/// The old name of the field stands beside the new one (`Convert_v1_PodSpec_To_core_PodSpec` and back).
+fn copy_service_account(spec: &mut Map<String, Value>) {
+    let name = |field: &str| spec.get(field).and_then(Value::as_str).filter(|name| !name.is_empty());
+    match name("serviceAccountName").or_else(|| name("serviceAccount")).map(str::to_owned) {
+        Some(name) => {
+            spec.insert("serviceAccountName".to_owned(), name.as_str().into());
+            spec.insert("serviceAccount".to_owned(), name.into());
+        }
+        None => {
+            spec.remove("serviceAccountName");
+            spec.remove("serviceAccount");
+        }
+    }
+}
+
+fn set_replication_controller_defaults(controller: &mut Map<String, Value>) {
+    let is_empty = |labels: Option<&Value>| labels.is_none_or(|labels| labels.as_object().is_none_or(Map::is_empty));
+    let labels = controller.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
+    if let (Some(labels), Some(Value::Object(metadata))) = (&labels, controller.get_mut("metadata"))
+        && is_empty(metadata.get("labels"))
+    {
+        metadata.insert("labels".to_owned(), labels.clone());
+    }
+    with_spec(controller, |spec| {
+        set_all(spec, &[("replicas", json!(1))]);
+        if let Some(labels) = labels.filter(|_| is_empty(spec.get("selector"))) {
+            spec.insert("selector".to_owned(), labels);
+        }
+    });
 }
 
 fn set_job_defaults(job: &mut Map<String, Value>) {

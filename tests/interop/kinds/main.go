@@ -128,6 +128,7 @@ func writeValidation(root string) error {
 	if err != nil {
 		return err
 	}
+	files[internalStructsFile] = internalStructs()
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)
