@@ -6,8 +6,7 @@ use kubeapi::GoQuoted;
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use serde_json::{Map, Value};
 
-use super::containers::visit_containers;
-use super::paths::check_descending_path;
+use super::paths::{check_descending_path, visit_containers};
 use super::scheduling::check_tolerations;
 use crate::kinds::validation::text;
 

@@ -42,16 +42,6 @@ pub(super) struct ContainerScope<'s> {
     pub(super) claims: &'s BTreeSet<&'s str>,
 }
 
-/// Calls `visit` for each container with its path, in upstream's order (`VisitContainersWithPath`).
-pub(super) fn visit_containers(spec: &Value, path: &FieldPath<'_>, mut visit: impl FnMut(&Value, &FieldPath<'_>)) {
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let path = path.child(list);
-        for (index, container) in items(spec, list).iter().enumerate() {
-            visit(container, &path.index(index));
-        }
-    }
-}
-
 impl ContainerScope<'_> {
     fn grace_period(&self) -> Option<i64> {
         self.spec["terminationGracePeriodSeconds"].as_i64()

@@ -16,6 +16,7 @@ mod spec;
 mod status;
 mod update;
 mod volume_claim;
+mod volume_files;
 mod volumes;
 mod warnings;
 

@@ -3,7 +3,17 @@
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use serde_json::Value;
 
-use crate::kinds::validation::text;
+use crate::kinds::validation::{items, text};
+
+/// Calls `visit` for each container with its path, in upstream's order (`VisitContainersWithPath`).
+pub(super) fn visit_containers(spec: &Value, path: &FieldPath<'_>, mut visit: impl FnMut(&Value, &FieldPath<'_>)) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let path = path.child(list);
+        for (index, container) in items(spec, list).iter().enumerate() {
+            visit(container, &path.index(index));
+        }
+    }
+}
 
 /// Whether a pointer of Go is set.
 pub(super) fn is_set(value: &Value) -> bool {

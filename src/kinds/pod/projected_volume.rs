@@ -6,7 +6,7 @@ use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use serde_json::Value;
 
 use super::paths::{check_file_mode, check_local_path, check_required};
-use super::volumes::{check_key_file, check_pod_field_file};
+use super::volume_files::{check_key_file, check_pod_field_file};
 use crate::kinds::field_rules::label_selector_errors;
 use crate::kinds::validation::{items, text};
 

@@ -7,8 +7,7 @@ use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use kubeapi::names::check_dns1123_subdomain;
 use serde_json::Value;
 
-use super::containers::visit_containers;
-use super::paths::{check_choice, check_descending_path, check_supported, is_true};
+use super::paths::{check_choice, check_descending_path, check_supported, is_true, visit_containers};
 use crate::kinds::internal_json::internal_value;
 use crate::kinds::validation::{invalid_for, items, text};
 

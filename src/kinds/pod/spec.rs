@@ -225,21 +225,21 @@ fn check_dns_config(spec: &Value, path: &FieldPath<'_>, errors: &mut FieldErrors
 
 /// Sentences for a domain to search, which may have underscores (`IsDNS1123SubdomainWithUnderscore`).
 fn check_search_domain(domain: &str) -> Vec<String> {
-    const PATTERN: &str = r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?)*";
+    const PATTERN: &str = r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
     let mut sentences = Vec::new();
     if domain.len() > 253 {
         sentences.push("must be no more than 253 bytes".to_owned());
     }
-    let is_end =
-        |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     let is_label = |label: &str| {
+        let label = label.strip_prefix('_').unwrap_or(label);
         is_end(label.bytes().next())
             && is_end(label.bytes().next_back())
-            && label.bytes().all(|byte| is_end(Some(byte)) || byte == b'-')
+            && label.bytes().all(|byte| is_end(Some(byte)) || b"-_".contains(&byte))
     };
     if !domain.split('.').all(is_label) {
-        let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
-                    must start and end with an alphanumeric character";
+        let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', \
+                    and must start and end with an alphanumeric character";
         sentences.push(pattern_error(rule, PATTERN, &["example.com"]));
     }
     sentences

@@ -10,13 +10,12 @@ use kubeapi::quantity::Quantity;
 use serde_json::Value;
 
 use super::PodSpecOptions;
-use super::environment::{ReferencePlace, check_field_reference, check_resource_reference};
 use super::paths::{
-    check_choice, check_descending_path, check_file_mode, check_local_path, check_no_backsteps, check_required,
-    check_supported,
+    check_choice, check_descending_path, check_file_mode, check_no_backsteps, check_required, check_supported,
 };
 use super::projected_volume::check_projected_volume;
 use super::volume_claim::check_claim_template;
+use super::volume_files::{check_key_file, check_pod_field_file};
 use crate::kinds::validation::{invalid_for, items, text};
 
 /// Kinds of volumes, in the order in which they are examined, with the field that stands for a second one in errors.
@@ -230,32 +229,6 @@ fn check_key_files(source: &Value, name: &str, path: &FieldPath<'_>, errors: &mu
     for (index, file) in items(source, "items").iter().enumerate() {
         check_key_file(file, &path.index(index), errors);
     }
-}
-
-/// Errors of a file that a key becomes (`validateKeyToPath`).
-pub(super) fn check_key_file(file: &Value, path: &FieldPath<'_>, errors: &mut FieldErrors) {
-    check_required(file, &["key", "path"], path, errors);
-    check_local_path(text(file, "path"), &path.child("path"), errors);
-    check_file_mode(file, "mode", path, errors);
-}
-
-/// Errors of a file that a field of the Pod becomes (`validateDownwardAPIVolumeFile`).
-pub(super) fn check_pod_field_file(file: &Value, path: &FieldPath<'_>, errors: &mut FieldErrors) {
-    check_required(file, &["path"], path, errors);
-    check_local_path(text(file, "path"), &path.child("path"), errors);
-    let (field, resource) = (&file["fieldRef"], &file["resourceFieldRef"]);
-    if !field.is_null() {
-        check_field_reference(field, ReferencePlace::Volume, &path.child("fieldRef"), errors);
-        if !resource.is_null() {
-            let why = "fieldRef and resourceFieldRef can not be specified simultaneously";
-            errors.push(FieldError::invalid(path, "resource", why));
-        }
-    } else if !resource.is_null() {
-        check_resource_reference(resource, ReferencePlace::Volume, &path.child("resourceFieldRef"), errors);
-    } else {
-        errors.push(FieldError::required(path, "one of fieldRef and resourceFieldRef is required"));
-    }
-    check_file_mode(file, "mode", path, errors);
 }
 
 /// Errors of a volume of a CSI driver (`validateCSIVolumeSource`).

@@ -7,9 +7,9 @@ use kubeapi::GoQuoted;
 use kubeapi::field_error::FieldPath;
 use kubeapi::ip_address::ip_warning;
 use kubeapi::names::check_dns1123_label;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::containers::visit_containers;
+use super::paths::visit_containers;
 use super::{SPEC, pod_terms};
 use crate::kinds::Object;
 use crate::kinds::node_selector::{deprecated_label_text, node_selector_warnings};
@@ -67,8 +67,9 @@ fn add_spec_warnings(spec: &Value, path: &FieldPath<'_>, warnings: &mut Vec<Stri
         }
     }
     for volume in items(spec, "volumes") {
-        if !volume["projected"].is_null() && items(&volume["projected"], "sources").is_empty() {
-            let name = GoQuoted(text(volume, "name"));
+        let name = GoQuoted(text(volume, "name"));
+        let sources = items(&volume["projected"], "sources").iter();
+        for _ in sources.filter(|source| source.as_object().is_none_or(Map::is_empty)) {
             warnings.push(format!("volume {name} (Projected) has no sources provided"));
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn check_schedule(schedule: &str) -> Result<(), String> {
     let mut fields = schedule;
     if let Some(rest) = schedule.strip_prefix("CRON_TZ=").or_else(|| schedule.strip_prefix("TZ=")) {
         // Go's code panics without a space.
-        let panic = || "invalid schedule format: runtime error: slice bounds out of range".to_owned();
+        let panic = || "invalid schedule format: runtime error: slice bounds out of range [:-1]".to_owned();
         let (zone, rest) = rest.split_once(' ').ok_or_else(panic)?;
         if let Err(why) = load_time_zone(zone) {
             return Err(format!("provided bad location {zone}: {why}"));

@@ -1,21 +1,29 @@
 //! DaemonSets.
 
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use serde_json::Value;
+use kubeapi::object_meta::change_metadata;
+use serde_json::{Value, json};
 
-use super::deployment::{int_or_percent, selector_change_error, shown_int_or_percent};
+use super::deployment::{int_or_percent, shown_int_or_percent};
 use super::{SPEC, check_collisions, check_counts, check_endless_template, container_cells, has_changed_spec};
-use super::{is_empty_selector, selects_labels, unselected_error};
+use super::{is_empty_selector, selector_change_error, selects_labels, unselected_error};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::{format_label_selector, int_or_percent_errors, label_selector_errors};
+use crate::kinds::initial_status::reset_status;
 use crate::kinds::internal_json::{external_value, internal_value};
 use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template, template_warnings};
 use crate::kinds::service::format_labels;
 use crate::kinds::validation::{ValidationInput, text};
-use crate::kinds::{GenerationRule, KindRules};
+use crate::kinds::{GenerationRule, KindRules, Object, ObjectUpdate};
 
 pub(super) static RULES: KindRules = KindRules {
     generation: GenerationRule::SPEC,
+    prepare_new: |kind, object| {
+        reset_status(kind, object, &Value::Object(Object::new()));
+        let given = template_generation(object).filter(|generation| *generation >= 1);
+        set_template_generation(object, given.unwrap_or(1));
+    },
+    prepare_replacement,
     validate: |input| match input.subresource {
         "status" => validate_status(input),
         _ => validate_daemon_set(input),
@@ -29,6 +37,33 @@ pub(super) static RULES: KindRules = KindRules {
     cells: print_daemon_set,
     ..KindRules::of("apps", "daemonsets")
 };
+
+/// The annotation in which `apps/v1` keeps a field of older versions (`pkg/apis/apps/v1/conversion.go`).
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(object: &Object) -> Option<i64> {
+    object.get("metadata")?["annotations"][TEMPLATE_GENERATION].as_str()?.parse().ok()
+}
+
+fn set_template_generation(object: &mut Object, generation: i64) {
+    change_metadata(object, |metadata| {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Value::Object(annotations) = annotations {
+            annotations.insert(TEMPLATE_GENERATION.to_owned(), generation.to_string().into());
+        }
+    });
+}
+
+/// Counts changes of the template.
+fn prepare_replacement(update: &ObjectUpdate<'_>, object: &mut Object) {
+    update.keep_other_part(object);
+    let template = |object: &Object| object.get("spec").map(|spec| spec["template"].clone());
+    let is_changed = update.subresource.is_empty() && template(update.old) != template(object);
+    let generation = template_generation(update.old).unwrap_or(0).saturating_add(i64::from(is_changed));
+    if generation > 0 {
+        set_template_generation(object, generation);
+    }
+}
 
 fn validate_daemon_set(input: &ValidationInput<'_>) -> FieldErrors {
     let mut errors = match input.old {

@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::replica_set::check_replica_template;
 use super::{SPEC, check_collisions, check_count_limits, check_counts, check_selector, container_cells};
-use super::{has_changed_spec, name_warning, selects_labels};
+use super::{has_changed_spec, name_warning, selector_change_error, selects_labels};
 use crate::kinds::cells::{CellPrinter, integer};
-use crate::kinds::field_rules::{format_label_selector, immutable_error, int_or_percent_errors, typed_text};
-use crate::kinds::internal_json::{external_value, internal_value};
+use crate::kinds::field_rules::{format_label_selector, int_or_percent_errors, typed_text};
+use crate::kinds::internal_json::internal_value;
 use crate::kinds::pod::{PodSpecOptions, check_not_negative, template_warnings};
 use crate::kinds::validation::{ValidationInput, text};
 use crate::kinds::{GenerationRule, KindRules, Object, ObjectUpdate};
@@ -64,12 +64,6 @@ fn validate_deployment(input: &ValidationInput<'_>) -> FieldErrors {
         errors.extend(selector_change_error(spec, &input.old_field("spec")["selector"]));
     }
     errors
-}
-
-/// The error of a changed selector.
-pub(super) fn selector_change_error(spec: &Value, old: &Value) -> Option<FieldError> {
-    let error = immutable_error(SPEC.child("selector"), &spec["selector"], old)?;
-    Some(FieldError { value: Some(external_value(&spec["selector"])), ..error })
 }
 
 fn check_strategy(strategy: &Value, path: &FieldPath<'_>, errors: &mut FieldErrors) {

@@ -2,7 +2,7 @@
 
 use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
 use kubeapi::names::{check_dns1123_label, check_dns1123_subdomain};
-use kubeapi::object_meta::ObjectMetaView;
+use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 
 use super::job_policies::{check_failure_policy, check_success_policy, shown_text};
@@ -54,6 +54,9 @@ const MAX_MANAGER_BYTES: usize = 63;
 fn generate_selector(object: &mut Object) {
     let meta = ObjectMetaView::of_map(object);
     let (name, uid) = (meta.name().to_owned(), meta.uid().to_owned());
+    let own_labels = object.get("metadata").map_or(&Value::Null, |metadata| &metadata["labels"]);
+    let template_labels = object.get("spec").map_or(&Value::Null, |spec| &spec["template"]["metadata"]["labels"]);
+    let shares_labels = !own_labels.is_null() && own_labels == template_labels;
     let Some(Value::Object(spec)) = object.get_mut("spec") else { return };
     if spec.get("manualSelector") == Some(&Value::Bool(true)) {
         return;
@@ -68,6 +71,11 @@ fn generate_selector(object: &mut Object) {
     let selector = spec.entry("selector").or_insert_with(|| json!({}));
     if let Some(labels) = child_map(selector, "matchLabels") {
         add_label(labels, CONTROLLER_UID, &uid);
+    }
+    // A Job without labels has those of its template: in Go, the same map.
+    let labels = spec.get("template").map(|template| template["metadata"]["labels"].clone());
+    if let (true, Some(labels)) = (shares_labels, labels) {
+        change_metadata(object, |metadata| metadata.insert("labels".to_owned(), labels));
     }
 }
 

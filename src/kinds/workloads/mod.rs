@@ -19,7 +19,7 @@ use kubeapi::names::{check_dns1123_label, is_label_key, is_label_value};
 use serde_json::Value;
 
 use super::cells::{CellPrinter, items_at, text_at};
-use super::field_rules::label_selector_errors;
+use super::field_rules::{immutable_error, label_selector_errors};
 use super::internal_json::external_value;
 use super::pod::check_not_negative;
 use super::validation::{items, text, texts};
@@ -40,6 +40,12 @@ pub(super) static RULES: [&KindRules; 9] = [
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
 const STATUS: FieldPath<'static> = FieldPath::root("status");
+
+/// The error of a changed selector.
+fn selector_change_error(spec: &Value, old: &Value) -> Option<FieldError> {
+    let error = immutable_error(SPEC.child("selector"), &spec["selector"], old)?;
+    Some(FieldError { value: Some(external_value(&spec["selector"])), ..error })
+}
 
 /// Whether a selector selects labels; none if it is invalid. An absent one selects nothing (`LabelSelectorAsSelector`).
 fn selects_labels(selector: &Value, labels: &Value) -> Option<bool> {

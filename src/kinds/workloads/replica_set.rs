@@ -3,9 +3,10 @@
 use kubeapi::field_error::{FieldError, FieldErrors};
 use serde_json::Value;
 
-use super::deployment::selector_change_error;
 use super::{SPEC, check_count_limits, check_counts, check_endless_template, check_selector, container_cells};
-use super::{has_changed_spec, is_empty_selector, name_warning, selects_labels, unselected_error};
+use super::{
+    has_changed_spec, is_empty_selector, name_warning, selector_change_error, selects_labels, unselected_error,
+};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::format_label_selector;
 use crate::kinds::internal_json::external_value;

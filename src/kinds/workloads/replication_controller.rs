@@ -1,10 +1,10 @@
 //! ReplicationControllers.
 
 use kubeapi::field_error::{FieldError, FieldErrors};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{SPEC, check_count_limits, check_counts, check_endless_template, container_cells};
-use super::{has_changed_spec, name_warning, selects_labels, unselected_error};
+use super::{has_changed_spec, name_warning, unselected_error};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template, template_warnings};
 use crate::kinds::selectable_fields::SelectableFields;
@@ -55,9 +55,8 @@ fn validate_controller(input: &ValidationInput<'_>) -> FieldErrors {
         return errors;
     }
     let labels = &template["metadata"]["labels"];
-    // Invalid labels select nothing.
-    let is_selected = |labels: &Value| selects_labels(&json!({"matchLabels": spec["selector"]}), labels) == Some(true);
-    if selector.is_some() && !is_selected(labels) {
+    let mut selected = selector.into_iter().flatten();
+    if !selected.all(|(key, value)| labels.get(key) == Some(value)) {
         errors.push(unselected_error(labels, &path));
     }
     check_pod_template(template, &PodSpecOptions::of_template(old), &path, &mut errors);

@@ -11,17 +11,30 @@ use super::{SPEC, check_collisions, check_count_limits, check_counts, check_endl
 use super::{container_cells, has_changed_spec, is_empty_selector, selects_labels, unselected_error};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::{int_or_percent_errors, typed_text};
+use crate::kinds::initial_status::reset_status;
 use crate::kinds::internal_json::{external_value, internal_value};
 use crate::kinds::pod::{
     PodSpecOptions, check_claim_spec, check_not_negative, check_pod_template, check_template_metadata,
     template_warnings,
 };
 use crate::kinds::validation::{ValidationInput, invalid_for, items, text};
-use crate::kinds::{GenerationRule, KindRules, WrittenObject};
+use crate::kinds::{GenerationRule, KindRules, Object, WrittenObject};
 
 pub(super) static RULES: KindRules = KindRules {
     name_rule: NameRule::DnsLabel,
     generation: GenerationRule::SPEC,
+    convert_body: set_claim_kinds,
+    prepare_new: |kind, object| {
+        reset_status(kind, object, &Value::Object(Object::new()));
+        drop_max_unavailable(object);
+    },
+    prepare_replacement: |update, object| {
+        update.keep_other_part(object);
+        let strategy = update.old.get("spec").map(|spec| &spec["updateStrategy"]["rollingUpdate"]);
+        if strategy.is_none_or(|strategy| strategy["maxUnavailable"].is_null()) {
+            drop_max_unavailable(object);
+        }
+    },
     validate: |input| match input.subresource {
         "status" => validate_status(input),
         _ => validate_stateful_set(input),
@@ -41,6 +54,23 @@ const UPDATABLE: [&str; 7] = [
     "revisionHistoryLimit",
     "persistentVolumeClaimRetentionPolicy",
 ];
+
+/// Gives the templates of claims their kind (`Convert_apps_StatefulSetSpec_To_v1_StatefulSetSpec`).
+fn set_claim_kinds(object: &mut Object) {
+    let claims = object.get_mut("spec").and_then(|spec| spec.get_mut("volumeClaimTemplates"));
+    for claim in claims.and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+        claim.insert("apiVersion".to_owned(), "v1".into());
+        claim.insert("kind".to_owned(), "PersistentVolumeClaim".into());
+    }
+}
+
+/// Removes a field whose feature is off (`dropStatefulSetDisabledFields`).
+fn drop_max_unavailable(object: &mut Object) {
+    let rolling = object.get_mut("spec").and_then(|spec| spec.pointer_mut("/updateStrategy/rollingUpdate"));
+    if let Some(Value::Object(rolling)) = rolling {
+        rolling.remove("maxUnavailable");
+    }
+}
 
 fn validate_stateful_set(input: &ValidationInput<'_>) -> FieldErrors {
     let spec = input.field("spec");

@@ -74,7 +74,7 @@ fn set_constants(name: &str, map: &mut Map<String, Value>) {
         "core.v1.FileKeySelector" => set_all(map, &[("optional", json!(false))]),
         "core.v1.AzureDiskVolumeSource" => set_all(map, &[("readOnly", json!(false))]),
         "core.v1.HostPathVolumeSource" => set_all(map, &[("type", json!(""))]),
-        "core.v1.PersistentVolumeClaimSpec" => set_all(map, &[("volumeMode", json!("Filesystem"))]),
+        "core.v1.PersistentVolumeClaimSpec" => set_null(map, &[("volumeMode", json!("Filesystem"))]),
         "batch.v1.PodFailurePolicyOnPodConditionsPattern" => set_all(map, &[("status", json!("True"))]),
         _ => {}
     }
@@ -84,6 +84,15 @@ fn set_constants(name: &str, map: &mut Map<String, Value>) {
 fn set_all(map: &mut Map<String, Value>, defaults: &[(&str, Value)]) {
     for (field, value) in defaults {
         if map.get(*field).is_none_or(|found| found.is_null() || found == "") {
+            map.insert((*field).to_owned(), value.clone());
+        }
+    }
+}
+
+/// Sets fields that are absent or `null`: in Go, pointers.
+fn set_null(map: &mut Map<String, Value>, defaults: &[(&str, Value)]) {
+    for (field, value) in defaults {
+        if map.get(*field).is_none_or(Value::is_null) {
             map.insert((*field).to_owned(), value.clone());
         }
     }
@@ -137,7 +146,7 @@ fn set_strategy(spec: &mut Map<String, Value>, field: &str, parameters: &[(&str,
     if strategy["type"] == "RollingUpdate" {
         set_all(strategy, &[("rollingUpdate", json!({}))]);
         if let Some(Value::Object(rolling)) = strategy.get_mut("rollingUpdate") {
-            set_all(rolling, parameters);
+            set_null(rolling, parameters);
         }
     }
 }
@@ -220,7 +229,7 @@ fn set_job_defaults(job: &mut Map<String, Value>) {
         if !is_set("completions") && !is_set("parallelism") {
             spec.insert("completions".to_owned(), json!(1));
         }
-        set_all(
+        set_null(
             spec,
             &[
                 ("parallelism", json!(1)),
@@ -237,6 +246,10 @@ fn set_job_defaults(job: &mut Map<String, Value>) {
 /// Defaults of Pods alone, not of templates. Requests and limits of the whole Pod are left as they are.
 fn set_pod_defaults(spec: &mut Map<String, Value>) {
     set_all(spec, &[("enableServiceLinks", json!(true))]);
+    // Of Pods alone, too (`Convert_v1_Pod_To_core_Pod`).
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
+    }
     let is_on_host = spec.get("hostNetwork") == Some(&json!(true));
     for field in ["containers", "initContainers"] {
         for container in spec.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {

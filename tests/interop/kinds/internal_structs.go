@@ -54,6 +54,9 @@ func internalStructs() []byte {
 // typeCode is "*", "[]" and "{}" for pointers, lists and maps, then the name of a struct, or "s", "b" and "i" for texts,
 // booleans and numbers, or "j" for what errors show as in JSON.
 func (r *internalStructReader) typeCode(internal, versioned reflect.Type) string {
+	if internal.Kind() == reflect.Struct && strings.HasPrefix(internal.PkgPath(), "k8s.io/apimachinery/") {
+		return "j"
+	}
 	if internal == versioned {
 		switch internal.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map:
