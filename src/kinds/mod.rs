@@ -21,6 +21,7 @@ mod field_rules;
 mod flow_control;
 mod horizontal_pod_autoscaler;
 mod initial_status;
+mod internal_json;
 mod lease;
 mod namespace;
 mod networking;
@@ -44,8 +45,10 @@ mod status_conditions;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod unified_diff;
 mod validation;
 mod webhook_address;
+mod workloads;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -54,7 +57,6 @@ use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
 pub use self::certificate_signing_request::set_requester;
-pub use self::pod::compare_quantities;
 pub use self::service_families::ServiceFamilies;
 pub use self::status_conditions::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 #[cfg(test)]
@@ -235,6 +237,16 @@ impl ObjectUpdate<'_> {
         }
     }
 
+    /// A write of the status leaves the labels of some kinds as they were.
+    fn keep_labels(&self, object: &mut Object) {
+        let old = self.old.get("metadata").and_then(|metadata| metadata.get("labels"));
+        let Some(Value::Object(metadata)) = object.get_mut("metadata") else { return };
+        match old {
+            Some(labels) => drop(metadata.insert("labels".to_owned(), labels.clone())),
+            None => drop(metadata.remove("labels")),
+        }
+    }
+
     /// A write of the status leaves `spec` as it was; one of the object leaves the status if that is a subresource.
     fn keep_other_part(&self, object: &mut Object) {
         match self.subresource {
@@ -281,7 +293,8 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         .chain(networking::RULES)
         .chain(&rbac::RULES)
         .chain(storage::RULES)
-        .chain(&flow_control::RULES);
+        .chain(&flow_control::RULES)
+        .chain(workloads::RULES);
     own.into_iter().chain(groups).chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
 });
 

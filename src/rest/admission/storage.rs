@@ -2,10 +2,10 @@
 
 use kubeapi::Status;
 use kubeapi::object_meta::change_metadata;
+use kubeapi::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, AdmittedWrite, annotation, text};
-use crate::kinds::compare_quantities;
 
 /// The annotation that names a storage class, before there was a field.
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -29,9 +29,9 @@ impl AdmittedWrite<'_> {
     pub(super) async fn check_resize(self, old: &Map<String, Value>, claim: &Map<String, Value>) -> Result<(), Status> {
         let size = |claim: &Map<String, Value>| {
             let spec = claim.get("spec").unwrap_or(&Value::Null);
-            spec["resources"]["requests"]["storage"].as_str().unwrap_or("0").to_owned()
+            Quantity::parse(spec["resources"]["requests"]["storage"].as_str().unwrap_or("0")).ok()
         };
-        let grows = compare_quantities(&size(claim), &size(old)) == Some(std::cmp::Ordering::Greater);
+        let grows = size(claim) > size(old);
         if !grows || !self.has_plugin(AdmissionPlugin::PersistentVolumeClaimResize) {
             return Ok(());
         }
