@@ -53,4 +53,3 @@ func bootstrapObjects() ([]byte, error) {
 	}
 	return out.Bytes(), nil
 }
-

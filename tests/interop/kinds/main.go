@@ -23,12 +23,13 @@ import (
 )
 
 const (
-	kindsFile    = "src/resources/builtin/kinds.json"
-	protobufFile = "src/resources/builtin/testdata/objects.jsonl"
-	defaultsFile = "src/resources/builtin/testdata/defaults.jsonl"
-	strictFile   = "src/resources/builtin/testdata/strict.jsonl"
-	openapiFile  = "src/openapi/builtin/definitions.json.gz"
-	tablesFile   = "src/kinds/testdata/tables.jsonl"
+	kindsFile     = "src/resources/builtin/kinds.json"
+	protobufFile  = "src/resources/builtin/testdata/objects.jsonl"
+	defaultsFile  = "src/resources/builtin/testdata/defaults.jsonl"
+	strictFile    = "src/resources/builtin/testdata/strict.jsonl"
+	openapiFile   = "src/openapi/builtin/definitions.json.gz"
+	bootstrapFile = "src/controllers/bootstrap_objects.jsonl"
+	tablesFile    = "src/kinds/testdata/tables.jsonl"
 )
 
 func main() {
@@ -75,6 +76,9 @@ func run(kubeconfig, root string, check, tables bool) error {
 		return err
 	}
 	if files[defaultsFile], err = defaultCases(); err != nil {
+		return err
+	}
+	if files[bootstrapFile], err = bootstrapObjects(); err != nil {
 		return err
 	}
 	if files[strictFile], err = strictCases(); err != nil {
