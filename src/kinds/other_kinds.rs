@@ -2,12 +2,12 @@
 
 use kubeapi::GoQuoted;
 
-use super::selectable_fields::{SelectableFields, unsupported_with_kind};
+use super::selectable_fields::SelectableFields;
 use super::{DependentsRule, GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
-pub(super) static RULES: [KindRules; 13] = [
+pub(super) static RULES: [KindRules; 9] = [
     KindRules { generation: GenerationRule::of(&["template"]), ..returning_deleted("", "podtemplates") },
     KindRules {
         dependents: DependentsRule::Orphan,
@@ -33,18 +33,6 @@ pub(super) static RULES: [KindRules; 13] = [
             ..SelectableFields::NONE
         },
         ..counting_spec("batch", "jobs")
-    },
-    KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
-    returning_deleted("resource.k8s.io", "resourceclaims"),
-    returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
-    KindRules {
-        generation: GenerationRule::SPEC,
-        selectable: SelectableFields {
-            labels: &["spec.driver", "spec.nodeName"],
-            unsupported: unsupported_with_kind,
-            ..SelectableFields::NONE
-        },
-        ..returning_deleted("resource.k8s.io", "resourceslices")
     },
 ];
 
