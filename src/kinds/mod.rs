@@ -22,6 +22,7 @@ mod field_rules;
 mod flow_control;
 mod horizontal_pod_autoscaler;
 mod initial_status;
+mod internal_json;
 mod lease;
 mod namespace;
 mod networking;
@@ -43,8 +44,10 @@ mod service_account;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod unified_diff;
 mod validation;
 mod webhook_address;
+mod workloads;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -224,6 +227,16 @@ impl ObjectUpdate<'_> {
         }
     }
 
+    /// A write of the status leaves the labels of some kinds as they were.
+    fn keep_labels(&self, object: &mut Object) {
+        let old = self.old.get("metadata").and_then(|metadata| metadata.get("labels"));
+        let Some(Value::Object(metadata)) = object.get_mut("metadata") else { return };
+        match old {
+            Some(labels) => drop(metadata.insert("labels".to_owned(), labels.clone())),
+            None => drop(metadata.remove("labels")),
+        }
+    }
+
     /// A write of the status leaves `spec` as it was; one of the object leaves the status if that is a subresource.
     fn keep_other_part(&self, object: &mut Object) {
         match self.subresource {
@@ -272,7 +285,12 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         .chain(storage::RULES)
         .chain(&devices::RULES)
         .chain(&flow_control::RULES);
-    own.into_iter().chain(groups).chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()
+    own.into_iter()
+        .chain(groups)
+        .chain(workloads::RULES)
+        .chain(&other_kinds::RULES)
+        .map(|rules| (rules.group_resource, rules))
+        .collect()
 });
 
 /// The rules of a resource's kind.

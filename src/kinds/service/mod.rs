@@ -65,7 +65,7 @@ fn print_service(printer: &CellPrinter<'_>) -> Vec<Value> {
 }
 
 /// Text of labels (`labels.FormatLabels` of apimachinery).
-fn format_labels(labels: Option<&Value>) -> String {
+pub(super) fn format_labels(labels: Option<&Value>) -> String {
     let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
     let mut pairs: Vec<String> = labels.and_then(Value::as_object).into_iter().flatten().map(pair).collect();
     pairs.sort();

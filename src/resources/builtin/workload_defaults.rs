@@ -14,6 +14,7 @@ pub(super) fn set_struct_defaults(name: &str, map: &mut Map<String, Value>) {
         "apps.v1.StatefulSet" => with_spec(map, set_stateful_set_defaults),
         "apps.v1.ReplicaSet" => with_spec(map, |spec| set_all(spec, &[("replicas", json!(1))])),
         "batch.v1.Job" => set_job_defaults(map),
+        "core.v1.ReplicationController" => set_replication_controller_defaults(map),
         "batch.v1.CronJob" => with_spec(map, |spec| {
             set_all(
                 spec,
@@ -39,16 +40,19 @@ pub(super) fn set_struct_defaults(name: &str, map: &mut Map<String, Value>) {
 fn set_constants(name: &str, map: &mut Map<String, Value>) {
     let mode = [("defaultMode", json!(0o644))];
     match name {
-        "core.v1.PodSpec" => set_all(
-            map,
-            &[
-                ("dnsPolicy", json!("ClusterFirst")),
-                ("restartPolicy", json!("Always")),
-                ("securityContext", json!({})),
-                ("terminationGracePeriodSeconds", json!(30)),
-                ("schedulerName", json!("default-scheduler")),
-            ],
-        ),
+        "core.v1.PodSpec" => {
+            set_all(
+                map,
+                &[
+                    ("dnsPolicy", json!("ClusterFirst")),
+                    ("restartPolicy", json!("Always")),
+                    ("securityContext", json!({})),
+                    ("terminationGracePeriodSeconds", json!(30)),
+                    ("schedulerName", json!("default-scheduler")),
+                ],
+            );
+            copy_service_account(map);
+        }
         "core.v1.Probe" => {
             let counts =
                 [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
@@ -70,7 +74,7 @@ fn set_constants(name: &str, map: &mut Map<String, Value>) {
         "core.v1.FileKeySelector" => set_all(map, &[("optional", json!(false))]),
         "core.v1.AzureDiskVolumeSource" => set_all(map, &[("readOnly", json!(false))]),
         "core.v1.HostPathVolumeSource" => set_all(map, &[("type", json!(""))]),
-        "core.v1.PersistentVolumeClaimSpec" => set_all(map, &[("volumeMode", json!("Filesystem"))]),
+        "core.v1.PersistentVolumeClaimSpec" => set_null(map, &[("volumeMode", json!("Filesystem"))]),
         "batch.v1.PodFailurePolicyOnPodConditionsPattern" => set_all(map, &[("status", json!("True"))]),
         _ => {}
     }
@@ -80,6 +84,15 @@ fn set_constants(name: &str, map: &mut Map<String, Value>) {
 fn set_all(map: &mut Map<String, Value>, defaults: &[(&str, Value)]) {
     for (field, value) in defaults {
         if map.get(*field).is_none_or(|found| found.is_null() || found == "") {
+            map.insert((*field).to_owned(), value.clone());
+        }
+    }
+}
+
+/// Sets fields that are absent or `null`: in Go, pointers.
+fn set_null(map: &mut Map<String, Value>, defaults: &[(&str, Value)]) {
+    for (field, value) in defaults {
+        if map.get(*field).is_none_or(Value::is_null) {
             map.insert((*field).to_owned(), value.clone());
         }
     }
@@ -133,7 +146,7 @@ fn set_strategy(spec: &mut Map<String, Value>, field: &str, parameters: &[(&str,
     if strategy["type"] == "RollingUpdate" {
         set_all(strategy, &[("rollingUpdate", json!({}))]);
         if let Some(Value::Object(rolling)) = strategy.get_mut("rollingUpdate") {
-            set_all(rolling, parameters);
+            set_null(rolling, parameters);
         }
     }
 }
@@ -171,6 +184,37 @@ fn set_stateful_set_defaults(spec: &mut Map<String, Value>) {
     }
 }
 
+/// The old name of the field stands beside the new one (`Convert_v1_PodSpec_To_core_PodSpec` and back).
+fn copy_service_account(spec: &mut Map<String, Value>) {
+    let name = |field: &str| spec.get(field).and_then(Value::as_str).filter(|name| !name.is_empty());
+    match name("serviceAccountName").or_else(|| name("serviceAccount")).map(str::to_owned) {
+        Some(name) => {
+            spec.insert("serviceAccountName".to_owned(), name.as_str().into());
+            spec.insert("serviceAccount".to_owned(), name.into());
+        }
+        None => {
+            spec.remove("serviceAccountName");
+            spec.remove("serviceAccount");
+        }
+    }
+}
+
+fn set_replication_controller_defaults(controller: &mut Map<String, Value>) {
+    let is_empty = |labels: Option<&Value>| labels.is_none_or(|labels| labels.as_object().is_none_or(Map::is_empty));
+    let labels = controller.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
+    if let (Some(labels), Some(Value::Object(metadata))) = (&labels, controller.get_mut("metadata"))
+        && is_empty(metadata.get("labels"))
+    {
+        metadata.insert("labels".to_owned(), labels.clone());
+    }
+    with_spec(controller, |spec| {
+        set_all(spec, &[("replicas", json!(1))]);
+        if let Some(labels) = labels.filter(|_| is_empty(spec.get("selector"))) {
+            spec.insert("selector".to_owned(), labels);
+        }
+    });
+}
+
 fn set_job_defaults(job: &mut Map<String, Value>) {
     let labels = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
     if let (Some(labels), Some(Value::Object(metadata))) = (labels, job.get_mut("metadata"))
@@ -185,7 +229,7 @@ fn set_job_defaults(job: &mut Map<String, Value>) {
         if !is_set("completions") && !is_set("parallelism") {
             spec.insert("completions".to_owned(), json!(1));
         }
-        set_all(
+        set_null(
             spec,
             &[
                 ("parallelism", json!(1)),
@@ -202,6 +246,10 @@ fn set_job_defaults(job: &mut Map<String, Value>) {
 /// Defaults of Pods alone, not of templates. Requests and limits of the whole Pod are left as they are.
 fn set_pod_defaults(spec: &mut Map<String, Value>) {
     set_all(spec, &[("enableServiceLinks", json!(true))]);
+    // Of Pods alone, too (`Convert_v1_Pod_To_core_Pod`).
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
+    }
     let is_on_host = spec.get("hostNetwork") == Some(&json!(true));
     for field in ["containers", "initContainers"] {
         for container in spec.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {

@@ -131,6 +131,7 @@ func writeValidation(root string) error {
 	if files[autoscalersFile], err = autoscalerCases(); err != nil {
 		return err
 	}
+	files[internalStructsFile] = internalStructs()
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)

@@ -1,37 +1,8 @@
-//! Pods (`pkg/registry/core/pod/strategy.go`).
+//! The quality of service of a Pod (`pkg/apis/core/helper/qos`).
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
-use super::initial_status::reset_status;
-use super::selectable_fields::SelectableFields;
-use super::{GenerationRule, KindRules, Object};
-
-pub(super) static RULES: KindRules = KindRules {
-    generation: GenerationRule::SPEC,
-    returns_deleted_object: true,
-    selectable: SelectableFields {
-        labels: &[
-            "spec.hostNetwork",
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "status.nominatedNodeName",
-            "status.phase",
-            "status.podIP",
-            "status.podIPs",
-        ],
-        // The name of clients before v1.
-        aliases: &[("spec.host", "spec.nodeName")],
-        // The second label has no value.
-        paths: &[("status.podIP", &["status.podIP", "status.podIPs.0.ip"]), ("status.podIPs", &[])],
-        ..SelectableFields::NONE
-    },
-    prepare_new: |kind, object| reset_status(kind, object, &initial_pod_status(object)),
-    ..KindRules::of("", "pods")
-};
+use serde_json::Value;
 
 /// The resources that count for the quality of service.
 const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
@@ -39,26 +10,9 @@ const COMPUTE_RESOURCES: [&str; 2] = ["cpu", "memory"];
 /// Positive amounts of compute resources in nanos, by name.
 type Amounts = BTreeMap<&'static str, i128>;
 
-/// The status of a Pod that no scheduler has seen. As upstream, a quality of service that the client gives stays.
-fn initial_pod_status(pod: &Object) -> Value {
-    let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let given = pod.get("status").and_then(|status| status["qosClass"].as_str()).filter(|class| !class.is_empty());
-    let mut status = json!({"phase": "Pending", "qosClass": given.unwrap_or_else(|| quality_of_service(spec))});
-    if spec["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-        status["conditions"] = json!([{
-            "type": "PodScheduled",
-            "status": "False",
-            "lastTransitionTime": pod.get("metadata").map(|metadata| &metadata["creationTimestamp"]),
-            "reason": "SchedulingGated",
-            "message": "Scheduling is blocked due to non-empty scheduling gates",
-        }]);
-    }
-    status
-}
-
 /// The class of a Pod (`ComputePodQOS` in `pkg/apis/core/helper/qos`): by the resources of the Pod, or by those of its
 /// containers.
-fn quality_of_service(spec: &Value) -> &'static str {
+pub(super) fn quality_of_service(spec: &Value) -> &'static str {
     let lists = [&spec["containers"], &spec["initContainers"]];
     let containers = lists.into_iter().filter_map(Value::as_array).flatten().map(|container| &container["resources"]);
     let parts: Vec<&Value> = match &spec["resources"] {
@@ -125,6 +79,8 @@ fn nanos(quantity: &str) -> Option<i128> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn class(spec: &Value) -> &'static str {
@@ -154,19 +110,6 @@ mod tests {
         // The resources of the Pod count before those of its containers.
         assert_eq!(class(&json!({"containers": [{}], "resources": {"requests": full, "limits": same}})), "Guaranteed");
         assert_eq!(class(&json!({"containers": [{}], "resources": {}})), "BestEffort");
-    }
-
-    #[test]
-    fn pod_status_is_not_the_clients() {
-        let pod = json!({"spec": {}, "status": {"phase": "Running", "qosClass": "Guaranteed"}});
-        assert_eq!(initial_pod_status(pod.as_object().unwrap()), json!({"phase": "Pending", "qosClass": "Guaranteed"}));
-        let gated = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"schedulingGates": [{"name": "g"}]}});
-        let status = initial_pod_status(gated.as_object().unwrap());
-        assert_eq!(
-            (&status["qosClass"], &status["conditions"][0]["reason"]),
-            (&json!("BestEffort"), &json!("SchedulingGated"))
-        );
     }
 
     #[test]
