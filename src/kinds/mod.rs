@@ -14,6 +14,7 @@ mod config_map;
 pub mod crd;
 /// Objects of custom resources.
 pub mod custom_resource;
+mod devices;
 mod endpoint_slice;
 mod endpoints;
 mod event;
@@ -293,6 +294,7 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         .chain(networking::RULES)
         .chain(&rbac::RULES)
         .chain(storage::RULES)
+        .chain(&devices::RULES)
         .chain(&flow_control::RULES)
         .chain(workloads::RULES);
     own.into_iter().chain(groups).chain(&other_kinds::RULES).map(|rules| (rules.group_resource, rules)).collect()

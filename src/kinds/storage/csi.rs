@@ -9,7 +9,7 @@ use kubeapi::quantity::Quantity;
 use serde_json::Value;
 
 use super::{driver_name_errors, storage_rules};
-use crate::kinds::cells::{CellPrinter, items_at, text_at};
+use crate::kinds::cells::{CellPrinter, items_at};
 use crate::kinds::field_rules::{
     IMMUTABLE, enum_error, immutable_error, internal_struct, is_invalid_selector, is_same, label_selector_errors,
     negative_error, selector_json, text_json, typed_text,
@@ -42,7 +42,6 @@ pub(super) static CAPACITY_RULES: KindRules = KindRules {
     allows_unconditional_update: false,
     validate: validate_capacity,
     warnings: capacity_warnings,
-    cells: print_capacity,
     ..KindRules::of("storage.k8s.io", "csistoragecapacities")
 };
 
@@ -272,9 +271,4 @@ fn capacity_warnings(written: &WrittenObject<'_>) -> Vec<String> {
             deprecated_label_text(label).map(|text| format!("{}: {text}", path.child(label)))
         }));
     warnings
-}
-
-fn print_capacity(printer: &CellPrinter<'_>) -> Vec<Value> {
-    let capacity = printer.object["capacity"].as_str().unwrap_or("<unset>");
-    vec![printer.name(), text_at(printer.object, "/storageClassName").into(), capacity.into()]
 }

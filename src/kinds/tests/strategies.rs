@@ -28,6 +28,7 @@ const CASES: &[(&str, &str)] = &[
     ("csistoragecapacities", include_str!("../testdata/validation/csistoragecapacities.jsonl")),
     ("daemonsets", include_str!("../testdata/validation/daemonsets.jsonl")),
     ("deployments", include_str!("../testdata/validation/deployments.jsonl")),
+    ("deviceclasses", include_str!("../testdata/validation/deviceclasses.jsonl")),
     ("flowschemas", include_str!("../testdata/validation/flowschemas.jsonl")),
     ("horizontalpodautoscalers", include_str!("../testdata/validation/horizontalpodautoscalers.jsonl")),
     ("ingressclasses", include_str!("../testdata/validation/ingressclasses.jsonl")),
@@ -49,6 +50,8 @@ const CASES: &[(&str, &str)] = &[
     ("prioritylevelconfigurations", include_str!("../testdata/validation/prioritylevelconfigurations.jsonl")),
     ("replicasets", include_str!("../testdata/validation/replicasets.jsonl")),
     ("replicationcontrollers", include_str!("../testdata/validation/replicationcontrollers.jsonl")),
+    ("resourceclaims", include_str!("../testdata/validation/resourceclaims.jsonl")),
+    ("resourceclaimtemplates", include_str!("../testdata/validation/resourceclaimtemplates.jsonl")),
     ("resourcequotas", include_str!("../testdata/validation/resourcequotas.jsonl")),
     ("rolebindings", include_str!("../testdata/validation/rolebindings.jsonl")),
     ("roles", include_str!("../testdata/validation/roles.jsonl")),
@@ -68,8 +71,11 @@ const CASES: &[(&str, &str)] = &[
 
 /// How many cases of a kind differ from a kube-apiserver. Kinds that are not named here agree in all.
 const DIFFERENCES: &[(&str, usize)] = &[
+    // The compiled-in printer's cells, which no kube-apiserver prints.
+    ("csistoragecapacities", 1),
     ("daemonsets", 8),
     ("deployments", 5),
+    ("deviceclasses", 5),
     ("flowschemas", 1),
     ("horizontalpodautoscalers", 2),
     ("ingresses", 1),
@@ -80,6 +86,8 @@ const DIFFERENCES: &[(&str, usize)] = &[
     ("pods", 12),
     ("replicasets", 4),
     ("replicationcontrollers", 3),
+    ("resourceclaims", 18),
+    ("resourceclaimtemplates", 5),
     ("servicecidrs", 2),
     ("statefulsets", 4),
     ("validatingadmissionpolicies", 7),

@@ -30,6 +30,9 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding"
 	"k8s.io/kubernetes/pkg/registry/rbac/role"
 	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
+	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/resource/resourceclaim"
+	"k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
 	"k8s.io/kubernetes/pkg/registry/storage/csinode"
@@ -49,6 +52,7 @@ func init() {
 	nodeV1 := schema.GroupVersion{Group: "node.k8s.io", Version: "v1"}
 	policy := schema.GroupVersion{Group: "policy", Version: "v1"}
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
+	resource := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1"}
 	scheduling := schema.GroupVersion{Group: "scheduling.k8s.io", Version: "v1"}
 	storage := schema.GroupVersion{Group: "storage.k8s.io", Version: "v1"}
 	// Nobody asks it, since there is no authorizer.
@@ -65,6 +69,7 @@ func init() {
 		{"csidrivers", storage, csidriver.Strategy, nil},
 		{"csinodes", storage, csinode.Strategy, nil},
 		{"csistoragecapacities", storage, csistoragecapacity.Strategy, nil},
+		{"deviceclasses", resource, deviceclass.Strategy, nil},
 		{"flowschemas", flowControl, flowschema.Strategy, flowschema.StatusStrategy},
 		{"horizontalpodautoscalers", autoscaling, horizontalpodautoscaler.Strategy, horizontalpodautoscaler.StatusStrategy},
 		{"ingressclasses", networking, ingressclass.Strategy, nil},
@@ -81,6 +86,8 @@ func init() {
 		{"poddisruptionbudgets", policy, poddisruptionbudget.Strategy, poddisruptionbudget.StatusStrategy},
 		{"priorityclasses", scheduling, priorityclass.Strategy, nil},
 		{"prioritylevelconfigurations", flowControl, prioritylevelconfiguration.Strategy, prioritylevelconfiguration.StatusStrategy},
+		{"resourceclaims", resource, resourceclaim.NewStrategy(nil, nil), nil},
+		{"resourceclaimtemplates", resource, resourceclaimtemplate.NewStrategy(nil), nil},
 		{"resourcequotas", coreV1, resourcequota.Strategy, resourcequota.StatusStrategy},
 		{"rolebindings", rbac, rolebinding.Strategy, nil},
 		{"roles", rbac, role.Strategy, nil},

@@ -196,7 +196,7 @@ impl Decoder<'_> {
                 if let Some(text) = last_bytes(bytes, 1)? {
                     let text = decode_text(text)?;
                     // Go refuses it, too, with another error.
-                    let quantity = Quantity::parse(&text).map_err(|error| NormalizeError::Text(error.to_string()));
+                    let quantity = Quantity::parse(text).map_err(|error| NormalizeError::Text(error.to_string()));
                     *slot = quantity.map_err(ProtobufError::Value)?.to_string().into();
                 }
             }
