@@ -208,13 +208,12 @@ impl ResourceCatalog {
                     && if *plural == "*" { !is_named_before(resource) } else { resource.plural == *plural }
             });
             for resource in all {
-                // A kube-apiserver stores some kinds in a version that it does not serve any more.
-                let stored = resource.storage.as_ref().and_then(|(_, version)| resource.version(version));
-                let Some(version) = stored.or(resource.versions.first()) else { continue };
-                let kind = ServedKind { resource: resource.clone(), version: version.clone() };
-                let entry = CatalogEntry { kind, serving: *serving };
-                if resource.storage.is_some() && (!entry.is_optional() || is_enabled(&entry)) {
-                    entries.push(entry);
+                for version in resource.versions.iter().filter(|_| resource.storage.is_some()) {
+                    let kind = ServedKind { resource: resource.clone(), version: version.clone() };
+                    let entry = CatalogEntry { kind, serving: *serving };
+                    if !entry.is_optional() || is_enabled(&entry) {
+                        entries.push(entry);
+                    }
                 }
             }
         }
@@ -283,7 +282,7 @@ mod tests {
             catalog.entries().iter().map(|entry| entry.kind.resource.plural.to_string()).collect()
         };
         let stored = builtin_kinds().resources().iter().filter(|resource| resource.storage.is_some());
-        assert_eq!(catalog.entries().len(), stored.count());
+        assert_eq!(catalog.entries().len(), stored.map(|resource| resource.versions.len()).sum::<usize>());
         assert!(catalog.entries().iter().all(CatalogEntry::is_stored));
         let required = [
             "apiservices",
@@ -300,19 +299,19 @@ mod tests {
             "endpointslices",
         ];
         assert_eq!(names(&ResourceCatalog::new(|_| false)), required);
-        // Stored in versions that are not served; the other is stored in the newer of two.
+        // Stored in versions that are not served; the last is served in two.
         for (group, version, plural) in [
             ("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
             ("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies"),
             ("autoscaling", "v2", "horizontalpodautoscalers"),
+            ("autoscaling", "v1", "horizontalpodautoscalers"),
         ] {
             assert!(catalog.find(group, version, plural).is_some(), "{plural}");
         }
         assert!(catalog.find("", "v1", "bindings").is_none() && catalog.find("", "v1", "*").is_none());
         let deployments = catalog.find("apps", "v1", "deployments").unwrap();
         assert_eq!(deployments.subresource_verbs("status"), ["get", "patch", "update"]);
-        let names: std::collections::BTreeSet<_> =
-            catalog.entries().iter().map(|entry| entry.kind.resource.group_resource()).collect();
+        let names: std::collections::BTreeSet<_> = catalog.entries().iter().map(CatalogEntry::name).collect();
         assert_eq!(names.len(), catalog.entries().len());
     }
 

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use store::{KeyError, Prefix};
 
-use super::admission::DisabledPlugins;
-use super::enforcement::UnenforcedKinds;
+use super::admission_plugins::DisabledPlugins;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
 use super::representation::EventViewCache;
 use super::service_allocator::ServiceAllocator;
 use super::service_settings::ServiceSettings;
 use super::target::ObjectTarget;
+use super::unenforced_kinds::UnenforcedKinds;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
 use crate::kinds::ValidationSettings;
@@ -26,7 +26,8 @@ use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueueRegist
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
-use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
+use crate::resources::builtin::event_conversion::stored_resource;
+use crate::resources::builtin::stored_version::is_stored_as_other;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::crd_upgrade::upgrade_stored_crd;
 use crate::resources::custom::CustomResource;
@@ -174,7 +175,7 @@ impl ApiServer {
     /// # Errors
     /// 500 for a name that cannot be part of a key.
     pub fn stored_resources(&self) -> Result<Vec<(Arc<Resource>, ResourceCollection)>, Status> {
-        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(&entry.kind.resource);
+        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(&entry.kind);
         let catalog = self.catalog.get();
         let stored = catalog.entries().iter().filter(is_own);
         stored.map(|entry| Ok((entry.kind.resource.clone(), self.collection(&entry.kind.resource)?))).collect()

@@ -1,26 +1,13 @@
 //! What is said of kinds whose objects are stored, and that nobody here acts on.
 
-use std::collections::BTreeSet;
-
-use parking_lot::Mutex;
-
 use super::api_server::ApiServer;
 use crate::resources::ServedKind;
 use crate::resources::catalog::{CatalogEntry, Enforcement};
 
-/// Kinds of which objects were created and that nobody here acts on. Each is logged once.
-#[derive(Debug, Default)]
-pub(super) struct UnenforcedKinds {
-    /// Names as in `networkpolicies.networking.k8s.io`.
-    unenforced: Mutex<BTreeSet<String>>,
-    /// Whether the log says that workloads need controllers.
-    has_workloads: Mutex<bool>,
-}
-
 impl ApiServer {
     /// The kinds that are stored and not enforced, of which there are objects of clients.
     pub fn unenforced_kinds(&self) -> Vec<String> {
-        self.unenforced_kinds.unenforced.lock().iter().cloned().collect()
+        self.unenforced_kinds.names()
     }
 
     /// Notes that a client creates an object of a kind. Returns the warning if the kind is not enforced.
@@ -31,8 +18,7 @@ impl ApiServer {
         match entry.enforcement() {
             Enforcement::Any => None,
             Enforcement::Controllers => {
-                let mut has_workloads = self.unenforced_kinds.has_workloads.lock();
-                if !std::mem::replace(&mut *has_workloads, true) {
+                if self.unenforced_kinds.note_workload() {
                     tracing::info!(
                         kind = &*kind.resource.kind,
                         "workloads are stored; a kube-controller-manager beside this server makes them run"
@@ -56,7 +42,7 @@ impl ApiServer {
         };
         for entry in catalog.entries().iter().filter(is_noted) {
             let Ok(collection) = self.collection(&entry.kind.resource) else { continue };
-            if collection.ensure_loaded().await.is_ok() && collection.current().1.len() > 0 {
+            if collection.ensure_loaded().await.is_ok() && !collection.current().1.is_empty() {
                 self.note_unenforced(entry);
             }
         }
@@ -65,7 +51,7 @@ impl ApiServer {
     fn note_unenforced(&self, entry: &CatalogEntry) {
         let (group, plural) = entry.kind.resource.group_resource();
         let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
-        if self.unenforced_kinds.unenforced.lock().insert(name.clone()) {
+        if self.unenforced_kinds.note(&name) {
             tracing::warn!("{name} are stored and not enforced: this server does not act on them");
         }
     }

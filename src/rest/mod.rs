@@ -5,6 +5,7 @@
 
 mod address_range;
 mod admission;
+mod admission_plugins;
 mod api_server;
 mod binding;
 #[cfg(test)]
@@ -41,13 +42,14 @@ mod subresource_kind;
 mod target;
 #[cfg(test)]
 pub(crate) mod test_support;
+mod unenforced_kinds;
 mod update;
 mod warnings;
 mod watch;
 mod write;
 mod write_options;
 
-pub use self::admission::DisabledPlugins;
+pub use self::admission_plugins::DisabledPlugins;
 pub use self::api_server::{ApiServer, ApiServerSettings};
 pub(crate) use self::errors::unavailable;
 pub(crate) use self::metadata::{is_removable, new_object, now};

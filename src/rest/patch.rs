@@ -19,8 +19,8 @@ use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::compute::{WorkLimit, map_size, run_limited, run_sized};
 use crate::resources::ServedKind;
-use crate::resources::builtin::event_conversion::convert_from_stored;
 use crate::resources::builtin::merge_schema;
+use crate::resources::builtin::stored_version::convert_from_stored;
 use crate::rest::write_options::FieldValidation;
 
 /// Attempts of a patch that other writers overtake (`MaxRetryWhenPatchConflicts` and the first).
@@ -127,7 +127,7 @@ impl RequestPatch {
         let kind = self.kind.clone();
         let size = self.size + map_size(&object);
         let apply = move |limit: &WorkLimit| {
-            convert_from_stored(&kind.resource, &mut object);
+            convert_from_stored(&kind, &mut object);
             let patched = patch.apply(&kind, object, &|| limit.is_over()).map_err(|error| error.status())?;
             let text = write_json(&patched);
             let checked = request_body::check_object(&kind, patched, BodyFindings::Texts(findings), validation);

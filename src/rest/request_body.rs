@@ -22,7 +22,7 @@ use super::write_options::FieldValidation;
 use crate::compute::run_sized;
 use crate::kinds::custom_resource::{self, CustomDecodeError};
 use crate::kinds::rules;
-use crate::resources::builtin::event_conversion::convert_to_stored;
+use crate::resources::builtin::stored_version::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 use crate::resources::{ObjectFormat, ServedKind};
 
@@ -183,7 +183,7 @@ pub(super) fn check_object(
         return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };
     (rules(&kind.resource).convert_body)(&mut object);
-    convert_to_stored(&kind.resource, &mut object);
+    convert_to_stored(kind, &mut object);
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
             let why = format!("strict decoding error: {}", findings.join(", "));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use store::watch_cache::{Collections, HistoryLimits};
 use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
-use super::admission::DisabledPlugins;
+use super::admission_plugins::DisabledPlugins;
 use super::api_server::{ApiServer, ApiServerSettings};
 use super::service_settings::ServiceSettings;
 use crate::kinds::ValidationSettings;

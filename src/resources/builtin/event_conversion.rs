@@ -25,19 +25,19 @@ const RENAMED: [(&str, &str); 7] = [
 ];
 
 /// Whether objects of the resource are stored as those of another resource.
-pub fn is_stored_as_other(resource: &Resource) -> bool {
+pub fn is_event_view(resource: &Resource) -> bool {
     resource.group == VIEW_GROUP && resource.plural == "events"
 }
 
 /// The resource as which objects of a resource are stored.
 pub fn stored_resource(resource: &Arc<Resource>) -> &Arc<Resource> {
-    let stored = if is_stored_as_other(resource) { builtin_kinds().resource("", &resource.plural) } else { None };
+    let stored = if is_event_view(resource) { builtin_kinds().resource("", &resource.plural) } else { None };
     stored.unwrap_or(resource)
 }
 
 /// Converts an object of a resource to its stored version; one that is in it already stays as it is.
-pub fn convert_to_stored(resource: &Resource, object: &mut Map<String, Value>) {
-    if is_stored_as_other(resource) {
+pub fn convert_event_to_stored(resource: &Resource, object: &mut Map<String, Value>) {
+    if is_event_view(resource) {
         convert(object, "", RENAMED.map(|(stored, view)| (view, stored)));
     } else if resource.group == "autoscaling" && resource.plural == "horizontalpodautoscalers" {
         convert_autoscaler_to_v2(object);
@@ -45,15 +45,15 @@ pub fn convert_to_stored(resource: &Resource, object: &mut Map<String, Value>) {
 }
 
 /// Converts an object of the stored version to that of a resource; one that is in it already stays as it is.
-pub fn convert_from_stored(resource: &Resource, object: &mut Map<String, Value>) {
-    if is_stored_as_other(resource) {
+pub fn convert_event_from_stored(resource: &Resource, object: &mut Map<String, Value>) {
+    if is_event_view(resource) {
         convert(object, VIEW_GROUP, RENAMED);
     }
 }
 
 /// The name of a selectable field in the stored version (`AddFieldLabelConversionsForEvent`).
 pub fn stored_field_name(resource: &Resource, name: &str) -> String {
-    if !is_stored_as_other(resource) {
+    if !is_event_view(resource) {
         return name.to_owned();
     }
     let (first, rest) = name.split_once('.').map_or((name, None), |(first, rest)| (first, Some(rest)));
@@ -103,7 +103,7 @@ mod tests {
             "related": {"name": "o"}, "reportingComponent": "", "reportingInstance": "i",
         });
         let Value::Object(mut object) = stored.clone() else { unreachable!() };
-        convert_from_stored(resource("events.k8s.io"), &mut object);
+        convert_event_from_stored(resource("events.k8s.io"), &mut object);
         let expected = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": "n"}, "reason": "r",
             "type": "Normal", "regarding": {"kind": "Pod", "name": "p"}, "note": "m",
@@ -113,11 +113,11 @@ mod tests {
             "reportingInstance": "i",
         });
         assert_eq!(Value::Object(object.clone()), expected);
-        convert_from_stored(resource("events.k8s.io"), &mut object);
+        convert_event_from_stored(resource("events.k8s.io"), &mut object);
         assert_eq!(Value::Object(object.clone()), expected);
-        convert_to_stored(resource("events.k8s.io"), &mut object);
+        convert_event_to_stored(resource("events.k8s.io"), &mut object);
         assert_eq!(Value::Object(object.clone()), stored);
-        convert_to_stored(resource(""), &mut object);
+        convert_event_to_stored(resource(""), &mut object);
         assert_eq!(Value::Object(object), stored);
     }
 

@@ -10,6 +10,8 @@ pub mod event_conversion;
 pub mod load;
 /// Merge strategies and keys, for strategic merge patches.
 pub mod merge_schema;
+/// Kinds that are another view of what is stored.
+pub mod stored_version;
 
 mod cluster_defaults;
 mod workload_defaults;

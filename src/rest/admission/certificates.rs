@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
 
-use super::{AdmissionPlugin, AdmittedWrite};
+use super::AdmittedWrite;
+use crate::rest::admission_plugins::AdmissionPlugin;
 
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 

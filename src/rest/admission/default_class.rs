@@ -6,7 +6,8 @@ use kubeapi::Status;
 use serde_json::{Map, Value, json};
 
 use super::storage::CLASS_ANNOTATION;
-use super::{AdmissionPlugin, AdmittedWrite, annotation, text};
+use super::{AdmittedWrite, annotation, text};
+use crate::rest::admission_plugins::AdmissionPlugin;
 
 impl AdmittedWrite<'_> {
     pub(super) async fn set_storage_class(self, claim: &mut Map<String, Value>) -> Result<(), Status> {

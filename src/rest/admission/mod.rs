@@ -6,7 +6,6 @@ mod default_class;
 mod pods;
 mod storage;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kubeapi::Status;
@@ -14,6 +13,7 @@ use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 use store::watch_cache::ResourceCollection;
 
+use super::admission_plugins::AdmissionPlugin;
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::target::ObjectTarget;
@@ -22,90 +22,9 @@ use crate::conversion::stored_object;
 /// The resource whose objects say who made them.
 pub(super) const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
 
-/// An admission plugin that acts here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum AdmissionPlugin {
-    CertificateSubjectRestriction,
-    DefaultIngressClass,
-    DefaultStorageClass,
-    DefaultTolerationSeconds,
-    PersistentVolumeClaimResize,
-    Priority,
-    RuntimeClass,
-    StorageObjectInUseProtection,
-    TaintNodesByCondition,
-}
-
-/// All plugins of a kube-apiserver, and those that act here.
-const PLUGINS: [(&str, Option<AdmissionPlugin>); 44] = [
-    ("AlwaysAdmit", None),
-    ("AlwaysDeny", None),
-    ("AlwaysPullImages", None),
-    ("CertificateApproval", None),
-    ("CertificateSigning", None),
-    ("CertificateSubjectRestriction", Some(AdmissionPlugin::CertificateSubjectRestriction)),
-    ("ClusterTrustBundleAttest", None),
-    ("DefaultIngressClass", Some(AdmissionPlugin::DefaultIngressClass)),
-    ("DefaultStorageClass", Some(AdmissionPlugin::DefaultStorageClass)),
-    ("DefaultTolerationSeconds", Some(AdmissionPlugin::DefaultTolerationSeconds)),
-    ("DenyServiceExternalIPs", None),
-    ("EventRateLimit", None),
-    ("ExtendedResourceToleration", None),
-    ("ImagePolicyWebhook", None),
-    ("JobValidation", None),
-    ("LimitPodHardAntiAffinityTopology", None),
-    ("LimitRanger", None),
-    ("MutatingAdmissionPolicy", None),
-    ("MutatingAdmissionWebhook", None),
-    ("NamespaceAutoProvision", None),
-    ("NamespaceExists", None),
-    ("NamespaceLifecycle", None),
-    ("NodeDeclaredFeatureValidator", None),
-    ("NodeRestriction", None),
-    ("OwnerReferencesPermissionEnforcement", None),
-    ("PersistentVolumeClaimResize", Some(AdmissionPlugin::PersistentVolumeClaimResize)),
-    ("PersistentVolumeLabel", None),
-    ("PodGroupProtection", None),
-    ("PodGroupWorkloadExists", None),
-    ("PodNodeSelector", None),
-    ("PodResizeValidator", None),
-    ("PodSecurity", None),
-    ("PodTolerationRestriction", None),
-    ("PodTopologyLabels", None),
-    ("Priority", Some(AdmissionPlugin::Priority)),
-    ("ResourceQuota", None),
-    ("RuntimeClass", Some(AdmissionPlugin::RuntimeClass)),
-    ("SecurityContextDeny", None),
-    ("ServiceAccount", None),
-    ("ServiceAccountIssuerDiscovery", None),
-    ("StorageObjectInUseProtection", Some(AdmissionPlugin::StorageObjectInUseProtection)),
-    ("TaintNodesByCondition", Some(AdmissionPlugin::TaintNodesByCondition)),
-    ("ValidatingAdmissionPolicy", None),
-    ("ValidatingAdmissionWebhook", None),
-];
-
-/// The plugins that are turned off (`--disable-admission-plugins`).
-#[derive(Clone, Debug, Default)]
-pub struct DisabledPlugins(BTreeSet<AdmissionPlugin>);
-
-impl DisabledPlugins {
-    /// Reads the names of plugins. Those that do not act here are accepted.
-    ///
-    /// # Errors
-    /// A name of no plugin.
-    pub fn parse(names: &[String]) -> Result<DisabledPlugins, String> {
-        let find = |name: &String| {
-            let found = PLUGINS.iter().find(|(known, _)| known == name);
-            found.map(|(_, plugin)| *plugin).ok_or_else(|| format!("admission-control plugin {name:?} is unknown"))
-        };
-        let plugins: Result<Vec<_>, String> = names.iter().map(find).collect();
-        Ok(DisabledPlugins(plugins?.into_iter().flatten().collect()))
-    }
-}
-
 impl ApiServer {
     fn has_plugin(&self, plugin: AdmissionPlugin) -> bool {
-        !self.settings.disabled_plugins.0.contains(&plugin)
+        !self.settings.disabled_plugins.contains(plugin)
     }
 
     /// Completes a new object.
@@ -242,19 +161,4 @@ fn text<'o>(object: &'o Map<String, Value>, part: &str, field: &str) -> &'o str 
 /// An annotation of an object.
 fn annotation<'o>(object: &'o Map<String, Value>, name: &str) -> Option<&'o str> {
     object.get("metadata").and_then(|metadata| metadata["annotations"][name].as_str())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plugins_are_turned_off_by_name() {
-        let parse = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            DisabledPlugins::parse(&names).map(|disabled| disabled.0.into_iter().collect::<Vec<_>>())
-        };
-        assert_eq!(parse(&["ServiceAccount", "Priority"]), Ok(vec![AdmissionPlugin::Priority]));
-        assert_eq!(parse(&["priority"]), Err("admission-control plugin \"priority\" is unknown".to_owned()));
-    }
 }

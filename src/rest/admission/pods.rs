@@ -3,7 +3,8 @@
 use kubeapi::{GoQuoted, Status};
 use serde_json::{Map, Value, json};
 
-use super::{AdmissionPlugin, AdmittedWrite};
+use super::AdmittedWrite;
+use crate::rest::admission_plugins::AdmissionPlugin;
 
 /// Seconds that a Pod stays on a node that is not ready or not reachable.
 const TOLERATION_SECONDS: i64 = 300;

@@ -5,7 +5,8 @@ use kubeapi::object_meta::change_metadata;
 use kubeapi::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
-use super::{AdmissionPlugin, AdmittedWrite, annotation, text};
+use super::{AdmittedWrite, annotation, text};
+use crate::rest::admission_plugins::AdmissionPlugin;
 
 /// The annotation that names a storage class, before there was a field.
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";

@@ -18,7 +18,7 @@ use super::reply_object::ReplyObject;
 use crate::compute::run_sized;
 use crate::conversion::schema_work;
 use crate::resources::ServedKind;
-use crate::resources::builtin::event_conversion::is_stored_as_other;
+use crate::resources::builtin::stored_version::is_stored_as_other;
 
 /// Bytes of encoded events that changes keep at most, of all collections.
 const MAX_VIEW_BYTES: usize = 8 << 20;
@@ -87,7 +87,7 @@ impl EventEncoder {
         };
         let conversion = match kind.version.custom() {
             Some(version) => version.number(),
-            None => u16::from(is_stored_as_other(&kind.resource)),
+            None => u16::from(is_stored_as_other(&kind)),
         };
         let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | u64::from(conversion) << 48;
         let size = event.object.as_ref().map_or(0, |object| schema_work::stored_work(&kind, object));

@@ -14,7 +14,7 @@ use crate::compute::value_size;
 use crate::conversion::schema_work;
 use crate::kinds::custom_resource;
 use crate::resources::ServedKind;
-use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
+use crate::resources::builtin::stored_version::{convert_from_stored, is_stored_as_other};
 
 /// An object to send.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl ReplyObject {
             (ReplyObject::Stored(stored, revision), Some(version)) => {
                 ServedObject::of_custom(kind, version, stored, *revision)
             }
-            (ReplyObject::Stored(stored, revision), None) if !is_stored_as_other(&kind.resource) => {
+            (ReplyObject::Stored(stored, revision), None) if !is_stored_as_other(kind) => {
                 ServedObject::Stored(StoredDocument { stored, revision: *revision, api_version: None })
             }
             (ReplyObject::Stored(stored, revision), None) => {
@@ -85,7 +85,7 @@ impl ReplyObject {
             (ReplyObject::Unstored(value), version) => {
                 let is_in_version = match version {
                     Some(version) => value["apiVersion"] == *version.api_version,
-                    None => !is_stored_as_other(&kind.resource),
+                    None => !is_stored_as_other(kind),
                 };
                 match is_in_version {
                     true => ServedObject::Value(Cow::Borrowed(value)),
@@ -99,7 +99,7 @@ impl ReplyObject {
 /// An object in the stored version as one of the kind.
 fn converted(kind: &ServedKind, mut value: Value) -> ServedObject<'static> {
     if let Value::Object(object) = &mut value {
-        convert_from_stored(&kind.resource, object);
+        convert_from_stored(kind, object);
         // It was in a request body or in the store, with all its defaults.
         let _ = custom_resource::convert_from_stored(kind, object);
     }
