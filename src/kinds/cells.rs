@@ -127,7 +127,9 @@ mod tests {
         for resource in builtin_kinds().resources().iter().filter(|resource| resource.list_kind.is_some()) {
             let kind = ServedKind { resource: resource.clone(), version: resource.versions[0].clone() };
             let cells = table_cells(&kind, &json!({}), SystemTime::UNIX_EPOCH);
-            assert_eq!(cells.len(), kind.version.columns.len(), "{}", resource.plural);
+            // A kube-apiserver prints the age of an IPAddress, which has no column.
+            let further = usize::from(resource.plural == "ipaddresses");
+            assert_eq!(cells.len(), kind.version.columns.len() + further, "{}", resource.plural);
         }
     }
 }

@@ -76,6 +76,16 @@ pub(super) fn text_json(object: &Value, field: &str) -> String {
     write_json(&text(object, field).into())
 }
 
+/// A label selector as JSON, with its fields in Go's order.
+pub(super) fn selector_json(selector: &Value) -> String {
+    if selector.is_null() {
+        return "null".to_owned();
+    }
+    let fields = ["matchLabels", "matchExpressions"].into_iter().filter(|field| !selector[*field].is_null());
+    let fields: Vec<String> = fields.map(|field| format!("\"{field}\":{}", write_json(&selector[field]))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
 /// Errors of a label selector (`ValidateLabelSelector`); none for an absent one.
 pub(super) fn label_selector_errors(selector: &Value, allows_any_value: bool, path: &FieldPath<'_>) -> FieldErrors {
     let mut errors = FieldErrors::new();

@@ -13,8 +13,14 @@ use super::cells::{CellPrinter, integer, items_at, text_at};
 use super::field_rules::{enum_error, negative_error, parse_group_version, required_text_errors, typed_text};
 use super::resource_names::container_resource_errors;
 use super::validation::{ValidationInput, invalid_for, items, text};
+use crate::resources::builtin::autoscaler_conversion::drop_conversion_annotations;
 
 pub(super) static RULES: KindRules = KindRules {
+    // Those of `autoscaling/v1` are converted, with what is in their annotations.
+    convert_body: |object| match object.get("apiVersion").and_then(Value::as_str) {
+        Some("autoscaling/v1") => {}
+        _ => drop_conversion_annotations(object),
+    },
     validate: |input| match input.subresource {
         "status" => validate_status(input),
         _ => validate_autoscaler(input),

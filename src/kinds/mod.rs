@@ -8,6 +8,7 @@ mod admission_registration;
 mod api_service;
 /// Cells of a Table.
 pub mod cells;
+mod certificate_signing_request;
 mod config_map;
 /// CustomResourceDefinitions.
 pub mod crd;
@@ -17,6 +18,7 @@ mod endpoint_slice;
 mod endpoints;
 mod event;
 mod field_rules;
+mod flow_control;
 mod horizontal_pod_autoscaler;
 mod initial_status;
 mod internal_json;
@@ -28,9 +30,11 @@ mod node_selector;
 mod other_kinds;
 mod pod;
 mod pod_disruption_budget;
+mod priority_class;
 mod rbac;
 mod resource_limits;
 mod resource_names;
+mod runtime_class;
 mod secret;
 /// Fields that field selectors may name.
 pub mod selectable_fields;
@@ -50,6 +54,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
+pub use self::certificate_signing_request::set_requester;
 #[cfg(test)]
 pub use self::validation::kind_errors;
 pub use self::validation::{ValidationSettings, validate_new, validate_replacement};
@@ -251,6 +256,7 @@ impl<'o> WrittenObject<'o> {
 static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::new(|| {
     let own = [
         &api_service::RULES,
+        &certificate_signing_request::RULES,
         &config_map::RULES,
         &crd::RULES,
         &endpoint_slice::RULES,
@@ -263,14 +269,20 @@ static BUILTIN_RULES: LazyLock<HashMap<(&str, &str), &KindRules>> = LazyLock::ne
         &node::RULES,
         &pod::RULES,
         &pod_disruption_budget::RULES,
+        &priority_class::RULES,
         &resource_limits::LIMIT_RANGE_RULES,
         &resource_limits::QUOTA_RULES,
+        &runtime_class::RULES,
         &secret::RULES,
         &service::RULES,
         &service_account::RULES,
     ];
-    let groups =
-        admission_registration::RULES.into_iter().chain(networking::RULES).chain(&rbac::RULES).chain(storage::RULES);
+    let groups = admission_registration::RULES
+        .into_iter()
+        .chain(networking::RULES)
+        .chain(&rbac::RULES)
+        .chain(storage::RULES)
+        .chain(&flow_control::RULES);
     own.into_iter()
         .chain(groups)
         .chain(workloads::RULES)

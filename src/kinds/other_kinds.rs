@@ -5,15 +5,9 @@ use super::{GenerationRule, KindRules};
 use crate::resources::custom::cells::scale_cells;
 
 /// Their rules, by group and plural name.
-pub(super) static RULES: [KindRules; 9] = [
+pub(super) static RULES: [KindRules; 5] = [
     // Only the subresource `scale`.
     KindRules { cells: |printer| scale_cells(printer.object, printer.now), ..KindRules::of("autoscaling", "scales") },
-    KindRules {
-        selectable: SelectableFields::of(&["spec.signerName"]),
-        ..KindRules::of("certificates.k8s.io", "certificatesigningrequests")
-    },
-    counting_spec("flowcontrol.apiserver.k8s.io", "flowschemas"),
-    counting_spec("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
     KindRules { generation: GenerationRule::SPEC, ..returning_deleted("resource.k8s.io", "deviceclasses") },
     returning_deleted("resource.k8s.io", "resourceclaims"),
     returning_deleted("resource.k8s.io", "resourceclaimtemplates"),
@@ -26,16 +20,8 @@ pub(super) static RULES: [KindRules; 9] = [
         },
         ..returning_deleted("resource.k8s.io", "resourceslices")
     },
-    KindRules {
-        generation: GenerationRule { begins: true, ..GenerationRule::NONE },
-        ..KindRules::of("scheduling.k8s.io", "priorityclasses")
-    },
 ];
 
 const fn returning_deleted(group: &'static str, plural: &'static str) -> KindRules {
     KindRules { returns_deleted_object: true, ..KindRules::of(group, plural) }
-}
-
-const fn counting_spec(group: &'static str, plural: &'static str) -> KindRules {
-    KindRules { generation: GenerationRule::SPEC, ..KindRules::of(group, plural) }
 }

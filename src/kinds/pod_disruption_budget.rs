@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cells::{CellPrinter, integer};
 use super::field_rules::{
     condition_errors, enum_error, int_or_percent_errors, internal_struct, is_invalid_selector, label_selector_errors,
-    negative_error,
+    negative_error, selector_json,
 };
 use super::validation::{ValidationInput, items};
 use super::{GenerationRule, KindRules, Object};
@@ -51,7 +51,7 @@ fn validate_budget(input: &ValidationInput<'_>) -> FieldErrors {
         let json = |field: &str| write_json(&spec[field]);
         let value = internal_struct(&[
             ("MinAvailable", json("minAvailable")),
-            ("Selector", json("selector")),
+            ("Selector", selector_json(&spec["selector"])),
             ("MaxUnavailable", json("maxUnavailable")),
             ("UnhealthyPodEvictionPolicy", json("unhealthyPodEvictionPolicy")),
         ]);

@@ -227,7 +227,7 @@ fn status_errors(status: &Value) -> FieldErrors {
         let reference = text(warning, "fieldRef").trim();
         if reference.is_empty() {
             errors.push(FieldError::required(path.child("fieldRef"), ""));
-        } else if let Err(why) = JsonPath::parse(&format!("{{{reference}}}")) {
+        } else if let Err(why) = JsonPath::parse(reference) {
             let why = format!("invalid JSONPath: {why}");
             errors.push(FieldError::invalid(path.child("fieldRef"), reference, why));
         }

@@ -12,7 +12,7 @@ use super::{driver_name_errors, storage_rules};
 use crate::kinds::cells::{CellPrinter, items_at, text_at};
 use crate::kinds::field_rules::{
     IMMUTABLE, enum_error, immutable_error, internal_struct, is_invalid_selector, is_same, label_selector_errors,
-    negative_error, text_json, typed_text,
+    negative_error, selector_json, text_json, typed_text,
 };
 use crate::kinds::node_selector::deprecated_label_text;
 use crate::kinds::resource_names::negative_amount_error;
@@ -246,7 +246,7 @@ fn validate_capacity(input: &ValidationInput<'_>) -> FieldErrors {
     errors.append(input.metadata_update_errors());
     if input.old.is_some() {
         if !is_same(topology, input.old_field("nodeTopology")) {
-            errors.push(FieldError::invalid(TOPOLOGY, BadValue::from(topology), IMMUTABLE));
+            errors.push(FieldError::invalid(TOPOLOGY, BadValue::from_json(selector_json(topology)), IMMUTABLE));
         }
         if class != input.old_field("storageClassName") {
             errors.push(FieldError::invalid(CLASS, class_name, IMMUTABLE));

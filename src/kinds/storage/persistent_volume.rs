@@ -25,8 +25,12 @@ use crate::kinds::{KindRules, Object, ObjectUpdate, WrittenObject};
 pub(super) static RULES: KindRules = KindRules {
     returns_deleted_object: true,
     prepare_new: |kind, object| {
-        let created = ObjectMetaView::of_map(object).creation_timestamp().to_owned();
-        reset_status(kind, object, &json!({"phase": "Pending", "lastPhaseTransitionTime": created}));
+        let mut status = json!({"phase": "Pending"});
+        let created = ObjectMetaView::of_map(object).creation_timestamp();
+        if !created.is_empty() {
+            status["lastPhaseTransitionTime"] = created.into();
+        }
+        reset_status(kind, object, &status);
     },
     prepare_replacement,
     validate: |input| match input.subresource {
@@ -235,7 +239,9 @@ fn is_same_affinity(affinity: &Value, old: &Value) -> bool {
         for field in ["matchExpressions", "matchFields"] {
             let old_expressions = old_term.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
             for (new, old) in items(new_term, field).iter().zip(old_expressions) {
-                let is_renamed = RENAMED.iter().any(|(from, to)| old["key"] == *from && new["key"] == *to);
+                // A key without a new name has an empty one in Kubernetes' table.
+                let new_name = RENAMED.iter().find(|(from, _)| old["key"] == *from).map_or("", |(_, to)| to);
+                let is_renamed = new["key"] == new_name;
                 if let Some(old) = old.as_object_mut()
                     && is_renamed
                 {

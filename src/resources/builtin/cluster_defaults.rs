@@ -109,10 +109,12 @@ fn set_core_defaults(name: &str, map: &mut Map<String, Value>) {
             if let Some(status) = object(map, "status") {
                 set_zero(status, "phase", || json!("Pending"));
             }
-        }
-        "v1.PersistentVolumeSpec" => {
-            set_zero(map, "persistentVolumeReclaimPolicy", || json!("Retain"));
-            set_absent(map, "volumeMode", || json!("Filesystem"));
+            // The volume in a VolumeAttachment has no defaults.
+            set_absent(map, "spec", || json!({}));
+            if let Some(spec) = object(map, "spec") {
+                set_zero(spec, "persistentVolumeReclaimPolicy", || json!("Retain"));
+                set_absent(spec, "volumeMode", || json!("Filesystem"));
+            }
         }
         "v1.NodeStatus" => {
             if let Some(capacity) = map.get("capacity").filter(|capacity| !capacity.is_null()).cloned() {

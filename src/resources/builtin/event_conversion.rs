@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kubeapi::protobuf::normalize::normalize;
 use serde_json::{Map, Value};
 
+use super::autoscaler_conversion::convert_autoscaler_to_v2;
 use super::builtin_kinds;
 use crate::resources::Resource;
 
@@ -38,6 +39,8 @@ pub fn stored_resource(resource: &Arc<Resource>) -> &Arc<Resource> {
 pub fn convert_to_stored(resource: &Resource, object: &mut Map<String, Value>) {
     if is_stored_as_other(resource) {
         convert(object, "", RENAMED.map(|(stored, view)| (view, stored)));
+    } else if resource.group == "autoscaling" && resource.plural == "horizontalpodautoscalers" {
+        convert_autoscaler_to_v2(object);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Built-in resources: facts of `kinds.json`, which `tests/interop/kinds` writes, and the defaults of their kinds.
 
+/// HorizontalPodAutoscalers of `autoscaling/v1`.
+pub mod autoscaler_conversion;
 /// Defaults that Kubernetes sets in code.
 pub mod defaults;
 /// Events of `events.k8s.io/v1`.

@@ -129,6 +129,9 @@ func writeValidation(root string) error {
 		return err
 	}
 	files[internalStructsFile] = internalStructs()
+	if files[autoscalersFile], err = autoscalerCases(); err != nil {
+		return err
+	}
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)
