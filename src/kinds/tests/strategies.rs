@@ -136,7 +136,7 @@ fn outcome(
     kind: &ServedKind,
     subresource: &str,
     old: Option<&Map<String, Value>>,
-    object: Map<String, Value>,
+    mut object: Map<String, Value>,
 ) -> WriteOutcome {
     let settings = ValidationSettings::default();
     let errors = kind_errors((&settings, &UnlimitedBudget), (kind, subresource), (old, &object));
@@ -144,6 +144,9 @@ fn outcome(
         true => object_warnings(&kind.resource, subresource, old, &object),
         false => Vec::new(),
     };
+    if old.is_some() {
+        object.get_mut("metadata").and_then(Value::as_object_mut).unwrap().remove("resourceVersion");
+    }
     WriteOutcome { object: Value::Object(object), errors: errors.iter().map(ToString::to_string).collect(), warnings }
 }
 
