@@ -1,7 +1,7 @@
 //! Jobs.
 
 use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use kubeapi::names::{check_dns1123_label, check_dns1123_subdomain};
+use kubeapi::names::{check_dns1123_label, check_dns1123_subdomain, is_label_value};
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 
@@ -56,7 +56,9 @@ fn generate_selector(object: &mut Object) {
     let (name, uid) = (meta.name().to_owned(), meta.uid().to_owned());
     let own_labels = object.get("metadata").map_or(&Value::Null, |metadata| &metadata["labels"]);
     let template_labels = object.get("spec").map_or(&Value::Null, |spec| &spec["template"]["metadata"]["labels"]);
-    let shares_labels = !own_labels.is_null() && own_labels == template_labels;
+    let has_no_labels = own_labels.as_object().is_none_or(Map::is_empty);
+    // Another name is refused, as that of the template alone.
+    let gets_labels = !has_no_labels && own_labels == template_labels || has_no_labels && is_label_value(&name);
     let Some(Value::Object(spec)) = object.get_mut("spec") else { return };
     if spec.get("manualSelector") == Some(&Value::Bool(true)) {
         return;
@@ -72,9 +74,9 @@ fn generate_selector(object: &mut Object) {
     if let Some(labels) = child_map(selector, "matchLabels") {
         add_label(labels, CONTROLLER_UID, &uid);
     }
-    // A Job without labels has those of its template: in Go, the same map.
+    // A Job without labels has those of its template: in Go, the same map, or a default when it is read from the store.
     let labels = spec.get("template").map(|template| template["metadata"]["labels"].clone());
-    if let (true, Some(labels)) = (shares_labels, labels) {
+    if let (true, Some(labels)) = (gets_labels, labels) {
         change_metadata(object, |metadata| metadata.insert("labels".to_owned(), labels));
     }
 }
