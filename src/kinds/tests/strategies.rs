@@ -82,7 +82,7 @@ const DIFFERENCES: &[(&str, usize)] = &[
     ("mutatingadmissionpolicies", 3),
     ("persistentvolumeclaims", 2),
     ("persistentvolumes", 3),
-    ("pods", 12),
+    ("pods", 10),
     ("replicasets", 4),
     ("replicationcontrollers", 3),
     ("resourceclaims", 4),
@@ -135,7 +135,7 @@ fn outcome(
     kind: &ServedKind,
     subresource: &str,
     old: Option<&Map<String, Value>>,
-    object: Map<String, Value>,
+    mut object: Map<String, Value>,
 ) -> WriteOutcome {
     let settings = ValidationSettings::default();
     let errors = kind_errors((&settings, &UnlimitedBudget), (kind, subresource), (old, &object));
@@ -143,6 +143,9 @@ fn outcome(
         true => object_warnings(&kind.resource, subresource, old, &object),
         false => Vec::new(),
     };
+    if old.is_some() {
+        object.get_mut("metadata").and_then(Value::as_object_mut).unwrap().remove("resourceVersion");
+    }
     WriteOutcome { object: Value::Object(object), errors: errors.iter().map(ToString::to_string).collect(), warnings }
 }
 

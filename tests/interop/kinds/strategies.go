@@ -2,6 +2,7 @@ package main
 
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/capabilities"
 	"k8s.io/kubernetes/pkg/registry/apps/controllerrevision"
 	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
 	"k8s.io/kubernetes/pkg/registry/apps/deployment"
@@ -33,3 +34,6 @@ var validatedKinds = []validatedKind{
 	{"replicationcontrollers", coreV1, replicationcontroller.Strategy, replicationcontroller.StatusStrategy},
 	{"statefulsets", appsV1, statefulset.Strategy, statefulset.StatusStrategy},
 }
+
+// Containers may be privileged, as in clusters: they set --allow-privileged.
+func init() { capabilities.Setup(true, 0) }
