@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::cells::{CellPrinter, integer, items_at, text_at};
 use super::field_rules::{IMMUTABLE, is_same, required_text_errors, typed_text};
+use super::internal_json::internal_value;
 use super::selectable_fields::{SelectableFields, unsupported_with_kind};
 use super::validation::{ValidationInput, invalid_for, items, text, texts};
 use super::{GenerationRule, KindRules};
@@ -92,14 +93,14 @@ fn validate_claim(input: &ValidationInput<'_>) -> FieldErrors {
         return errors;
     }
     errors.append(input.metadata_update_errors());
-    errors.extend(spec_change_error(input));
+    errors.extend(spec_change_error(input, "resource.ResourceClaimSpec"));
     errors
 }
 
-fn spec_change_error(input: &ValidationInput<'_>) -> Option<FieldError> {
+fn spec_change_error(input: &ValidationInput<'_>, shape: &str) -> Option<FieldError> {
     let spec = input.field("spec");
     let is_changed = input.old.is_some() && !is_same(spec, input.old_field("spec"));
-    is_changed.then(|| FieldError::invalid(SPEC, BadValue::from(spec), IMMUTABLE))
+    is_changed.then(|| FieldError::invalid(SPEC, internal_value(shape, spec), IMMUTABLE))
 }
 
 /// Validates a ResourceClaimTemplate. Unlike that of a claim, a new specification is validated again.
@@ -108,7 +109,7 @@ fn validate_template(input: &ValidationInput<'_>) -> FieldErrors {
     let mut errors = input.metadata_errors();
     errors.append(claim_errors(&spec["spec"], &SPEC.child("spec")));
     errors.append(input.metadata_update_errors());
-    errors.extend(spec_change_error(input));
+    errors.extend(spec_change_error(input, "resource.ResourceClaimTemplateSpec"));
     errors
 }
 

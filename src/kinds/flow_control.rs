@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::cells::{CellPrinter, integer, text_at};
 use super::field_rules::{internal_struct, required_text_errors, text_json, typed_text};
+use super::internal_json::internal_value;
 use super::validation::{METADATA, ValidationInput, invalid_for, items, text, texts};
 use super::{GenerationRule, KindRules};
 
@@ -77,7 +78,7 @@ fn validate_schema(input: &ValidationInput<'_>) -> FieldErrors {
     }
     if mandatory_schema(name).is_some_and(|mandatory| mandatory != *spec) {
         let why = format!("spec of '{name}' must equal the fixed value");
-        errors.push(FieldError::invalid(SPEC, BadValue::from(spec), why));
+        errors.push(FieldError::invalid(SPEC, internal_value("flowcontrol.FlowSchemaSpec", spec), why));
     }
     errors.append(condition_type_errors(input.field("status")));
     errors
@@ -325,7 +326,8 @@ fn mandatory_level_error(name: &str, spec: &Value) -> Option<FieldError> {
         }
         _ => return None,
     };
-    let error = || FieldError::invalid(SPEC, BadValue::from(spec), format!("spec of '{name}' {what}"));
+    let shown = || internal_value("flowcontrol.PriorityLevelConfigurationSpec", spec);
+    let error = || FieldError::invalid(SPEC, shown(), format!("spec of '{name}' {what}"));
     (!is_right).then(error)
 }
 

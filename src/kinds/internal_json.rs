@@ -8,6 +8,7 @@ use kubeapi::field_error::BadValue;
 use kubeapi::json::{quote_json_into, write_json_into};
 use serde_json::Value;
 
+use super::unified_diff::unified_diff;
 use super::validation::NULL;
 
 /// Fields of the structs that have names for JSON, in Go's order. What is not here is in the order of its name.
@@ -98,6 +99,62 @@ pub(super) fn internal_value(shape: &str, value: &Value) -> BadValue {
 pub(super) fn internal_json(shape: &str, value: &Value) -> String {
     let mut out = String::new();
     write_value(&mut out, &InternalShape::parse(shape), value, &NULL);
+    out
+}
+
+/// How two values of an internal type differ, as errors about immutable fields show it (`diff.Diff`).
+pub(super) fn internal_diff(shape: &str, old: &Value, new: &Value) -> Option<String> {
+    let shown = |value: &Value| indented(&internal_json(shape, value));
+    let (old, new) = (shown(old), shown(new));
+    (old != new).then(|| unified_diff(&old, &new))
+}
+
+/// JSON with one space a level, as errors show it.
+fn indented(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() * 2);
+    let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
+    let mut letters = json.chars().peekable();
+    let break_line = |out: &mut String, depth: usize| {
+        out.push('\n');
+        out.extend(std::iter::repeat_n(' ', depth));
+    };
+    while let Some(letter) = letters.next() {
+        if is_in_string {
+            is_in_string = letter != '"' || is_escaped;
+            is_escaped = letter == '\\' && !is_escaped;
+            out.push(letter);
+            continue;
+        }
+        match letter {
+            '{' | '[' => {
+                out.push(letter);
+                let is_empty = letters.peek().is_some_and(|next| matches!(next, '}' | ']'));
+                depth += 1;
+                if !is_empty {
+                    break_line(&mut out, depth);
+                }
+                if is_empty {
+                    depth -= 1;
+                    out.extend(letters.next());
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                break_line(&mut out, depth);
+                out.push(letter);
+            }
+            ',' => {
+                out.push(letter);
+                break_line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            '"' => {
+                is_in_string = true;
+                out.push(letter);
+            }
+            letter => out.push(letter),
+        }
+    }
     out
 }
 

@@ -144,7 +144,7 @@ mod tests {
         for (new, expected) in [(&["a", "b"][..], 0), (&["b"], 1)] {
             let mut errors = FieldErrors::new();
             check_ephemeral_changes(&spec(new), &spec(&["a"]), &mut errors);
-            assert_eq!(errors.len(), expected, "{new:?}");
+            assert_eq!(errors.iter().count(), expected, "{new:?}");
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         for (new, expected) in [(spec("2", "1Gi"), 0), (spec("1", "2Gi"), 1), (json!({"containers": []}), 2)] {
             let mut errors = FieldErrors::new();
             check_resize(&new, &spec("1", "1Gi"), &mut errors);
-            assert_eq!(errors.len(), expected, "{new}");
+            assert_eq!(errors.iter().count(), expected, "{new}");
         }
     }
 }

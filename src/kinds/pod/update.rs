@@ -9,8 +9,7 @@ use super::containers::check_image_whitespace;
 use super::paths::is_set;
 use super::scheduling::check_tolerations;
 use crate::kinds::field_rules::is_same;
-use crate::kinds::internal_json::internal_json;
-use crate::kinds::unified_diff::unified_diff;
+use crate::kinds::internal_json::internal_diff;
 use crate::kinds::validation::{items, text};
 
 const SPEC: FieldPath<'static> = FieldPath::root("spec");
@@ -46,10 +45,7 @@ pub(super) fn check_spec_changes(new: &Value, old: &Value, errors: &mut FieldErr
     if !items(old, "schedulingGates").is_empty() {
         check_gated_changes(&mut comparable, old, errors);
     }
-    let shown = |spec: &Value| indented(&internal_json("core.PodSpec", spec));
-    let (old_text, new_text) = (shown(old), shown(&comparable));
-    if old_text != new_text {
-        let diff = unified_diff(&old_text, &new_text);
+    if let Some(diff) = internal_diff("core.PodSpec", old, &comparable) {
         let why = format!("pod updates may not change fields other than {UPDATABLE}\n{diff}");
         errors.push(FieldError::forbidden(SPEC, why));
     }
@@ -143,53 +139,4 @@ fn check_gated_changes(spec: &mut Value, old: &Value, errors: &mut FieldErrors) 
         }
         copy_field(fields, old, "nodeSelector");
     }
-}
-
-/// JSON with one space a level, as errors show it.
-fn indented(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() * 2);
-    let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
-    let mut letters = json.chars().peekable();
-    let break_line = |out: &mut String, depth: usize| {
-        out.push('\n');
-        out.extend(std::iter::repeat_n(' ', depth));
-    };
-    while let Some(letter) = letters.next() {
-        if is_in_string {
-            is_in_string = letter != '"' || is_escaped;
-            is_escaped = letter == '\\' && !is_escaped;
-            out.push(letter);
-            continue;
-        }
-        match letter {
-            '{' | '[' => {
-                out.push(letter);
-                let is_empty = letters.peek().is_some_and(|next| matches!(next, '}' | ']'));
-                depth += 1;
-                if !is_empty {
-                    break_line(&mut out, depth);
-                }
-                if is_empty {
-                    depth -= 1;
-                    out.extend(letters.next());
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                break_line(&mut out, depth);
-                out.push(letter);
-            }
-            ',' => {
-                out.push(letter);
-                break_line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            '"' => {
-                is_in_string = true;
-                out.push(letter);
-            }
-            letter => out.push(letter),
-        }
-    }
-    out
 }

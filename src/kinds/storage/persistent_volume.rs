@@ -17,6 +17,7 @@ use super::{
 use crate::kinds::cells::{CellPrinter, text_at};
 use crate::kinds::field_rules::{IMMUTABLE, enum_error, immutable_error, is_same};
 use crate::kinds::initial_status::reset_status;
+use crate::kinds::internal_json::internal_diff;
 use crate::kinds::node_selector::{has_invalid_value, node_selector_errors, node_selector_warnings};
 use crate::kinds::resource_names::{amounts, unpositive_amount_error};
 use crate::kinds::validation::{ValidationInput, invalid_for, items, text};
@@ -205,7 +206,8 @@ fn change_errors(spec: &Value, old_spec: &Value) -> FieldErrors {
         field => spec[field] != old_spec[field],
     };
     if source_fields().any(is_changed) {
-        let why = "spec.persistentvolumesource is immutable after creation";
+        let diff = internal_diff("core.PersistentVolumeSource", old_spec, spec).unwrap_or_default();
+        let why = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
         errors.push(FieldError::forbidden(SPEC.child("persistentvolumesource"), why));
     }
     let mode = FieldPath::root("volumeMode");

@@ -16,6 +16,7 @@ use crate::kinds::field_rules::{
     IMMUTABLE, immutable_error, is_invalid_selector, is_same, label_selector_errors, typed_text,
 };
 use crate::kinds::initial_status::reset_status;
+use crate::kinds::internal_json::internal_diff;
 use crate::kinds::resource_names::{amount_errors, amount_of, amounts, is_native_resource, unpositive_amount_error};
 use crate::kinds::validation::{ValidationInput, invalid_for, items, text};
 use crate::kinds::{KindRules, Object, ObjectUpdate, WrittenObject};
@@ -158,6 +159,9 @@ fn data_source_errors(spec: &Value, old_spec: &Value) -> FieldErrors {
     errors
 }
 
+/// What may change in the specification.
+const CHANGEABLE: &str = "resources.requests and volumeAttributesClassName for bound claims";
+
 fn change_errors(input: &ValidationInput<'_>) -> FieldErrors {
     let (spec, old_spec) = (input.field("spec"), input.old_field("spec"));
     let (status, old_status) = (input.field("status"), input.old_field("status"));
@@ -204,8 +208,8 @@ fn change_errors(input: &ValidationInput<'_>) -> FieldErrors {
         copy(old_spec, &mut new, "volumeAttributesClassName");
     }
     if !is_same_spec(&new, &old) {
-        let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \
-                   claims";
+        let diff = internal_diff("core.PersistentVolumeClaimSpec", &old, &new).unwrap_or_default();
+        let why = format!("spec is immutable after creation except {CHANGEABLE}\n{diff}");
         errors.push(FieldError::forbidden(SPEC, why));
     }
     let size = |list: &Value| amount_of(list, "storage");

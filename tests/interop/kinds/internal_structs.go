@@ -10,9 +10,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
+	devices "k8s.io/kubernetes/pkg/apis/resource"
 )
 
 // internalStructsFile holds the structs of Go's internal types, as errors show them.
@@ -36,6 +40,11 @@ func internalStructs() []byte {
 		{apps.DaemonSet{}, appsv1.DaemonSet{}},
 		{batch.Job{}, batchv1.Job{}},
 		{batch.CronJob{}, batchv1.CronJob{}},
+		{core.PersistentVolume{}, corev1.PersistentVolume{}},
+		{devices.ResourceClaim{}, resourcev1.ResourceClaim{}},
+		{devices.ResourceClaimTemplate{}, resourcev1.ResourceClaimTemplate{}},
+		{flowcontrol.FlowSchema{}, flowcontrolv1.FlowSchema{}},
+		{flowcontrol.PriorityLevelConfiguration{}, flowcontrolv1.PriorityLevelConfiguration{}},
 	} {
 		reader.typeCode(reflect.TypeOf(pair[0]), reflect.TypeOf(pair[1]))
 	}

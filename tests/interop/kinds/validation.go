@@ -277,6 +277,7 @@ func (w *validationWriter) update(part string, old json.RawMessage, object map[s
 		strategy.Canonicalize(internal)
 	}
 	line.Warnings = recorder.warnings
+	newMeta.SetResourceVersion("")
 	updated, err = w.encode(internal)
 	return updated, line, err
 }
