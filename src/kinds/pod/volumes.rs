@@ -176,10 +176,8 @@ fn check_one_source(
             }
             check_required(source, &["image"], path, errors);
         }
-        "cephfs" => {
-            if items(source, "monitors").is_empty() {
-                errors.push(FieldError::required(path.child("monitors"), ""));
-            }
+        "cephfs" if items(source, "monitors").is_empty() => {
+            errors.push(FieldError::required(path.child("monitors"), ""));
         }
         "cinder" | "portworxVolume" => check_required(source, &["volumeID"], path, errors),
         "flexVolume" => check_required(source, &["driver"], path, errors),

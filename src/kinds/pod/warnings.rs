@@ -197,9 +197,12 @@ fn add_environment_warnings(variables: &[Value], path: &FieldPath<'_>, warnings:
     }
 }
 
+/// The path, address and number of a port.
+type OwnPort = (String, String, i64);
+
 /// Warnings about ports that are defined twice.
 fn add_port_warnings(spec: &Value, path: &FieldPath<'_>, warnings: &mut Vec<String>) {
-    let mut ports: HashMap<(i64, String), Vec<(String, String, i64)>> = HashMap::new();
+    let mut ports: HashMap<(i64, String), Vec<OwnPort>> = HashMap::new();
     let mut name_warnings = Vec::new();
     let mut names: HashMap<String, String> = HashMap::new();
     visit_containers(spec, path, |container, path| {
