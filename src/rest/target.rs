@@ -193,12 +193,6 @@ mod tests {
             (405, "MethodNotAllowed: the server does not allow this method on the requested resource".to_owned());
         for (method, path) in [
             ("POST", "/api/v1/namespaces/n/serviceaccounts/s/token"),
-            ("GET", "/api/v1/namespaces/n/pods/p/log"),
-            ("POST", "/api/v1/namespaces/n/pods/p/exec"),
-            ("GET", "/api/v1/namespaces/n/pods/p/exec"),
-            ("POST", "/api/v1/namespaces/n/pods/p/eviction"),
-            ("GET", "/apis/apps/v1/namespaces/n/deployments/d/scale"),
-            ("PUT", "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval"),
             ("GET", "/api/v1/namespaces/n/services/s/proxy/path"),
             ("GET", "/api/v1/namespaces/n/configmaps/c/status"),
             ("DELETE", "/api/v1/namespaces/n/configmaps/c/other"),
@@ -221,6 +215,11 @@ mod tests {
         for (method, path) in [
             ("PUT", "/api/v1/namespaces/n/services/s/status"),
             ("PUT", "/api/v1/namespaces/n/finalize"),
+            ("GET", "/api/v1/namespaces/n/pods/p/log"),
+            ("POST", "/api/v1/namespaces/n/pods/p/exec"),
+            ("POST", "/api/v1/namespaces/n/pods/p/eviction"),
+            ("GET", "/apis/apps/v1/namespaces/n/deployments/d/scale"),
+            ("PUT", "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval"),
             ("GET", "/api/v1/watch/namespaces/n/services/s"),
             ("GET", "/api/v1/watch/configmaps"),
         ] {

@@ -232,19 +232,20 @@ mod tests {
             "--authorization-mode=RBAC".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--client-ca-file={directory}/client-cert-auth-ca.crt"),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--secure-port=2".to_owned(),
             "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--enable-garbage-collector=true".to_owned(),
             "--anonymous-auth=true".to_owned(),
         ];
         let flags = read(&line).unwrap();
-        assert_eq!(flags.words[..7], expected);
-        assert_eq!(flags.words[7..], [format!("--cert-dir={directory}")]);
+        assert_eq!(flags.words[..8], expected);
+        assert_eq!(flags.words[8..], [format!("--cert-dir={directory}")]);
         assert_eq!((flags.etcd_servers, flags.unused), (vec!["http://127.0.0.1:1".to_owned()], BTreeSet::new()));
         std::fs::write(scratch.path().join("apiserver.crt"), "").unwrap();
         let certificate = [("tls-cert-file", "crt"), ("tls-private-key-file", "key")]
             .map(|(flag, end)| format!("--{flag}={directory}/apiserver.{end}"));
-        assert_eq!(read(&line).unwrap().words[7..], certificate);
+        assert_eq!(read(&line).unwrap().words[8..], certificate);
     }
 
     #[test]

@@ -73,7 +73,9 @@ const ON_COLLECTION: [Action; 3] = [
     action("create", "post", "post", "create", &[CREATED, ACCEPTED]),
     action("deletecollection", "delete", "deletecollection", "delete", &[]),
 ];
-/// Actions on the path of an object or of a subresource.
+/// Actions on the path of a subresource.
+const ON_SUBRESOURCE: [Action; 4] = [ON_OBJECT[0], ON_OBJECT[1], ON_OBJECT[2], ON_COLLECTION[1]];
+/// Actions on the path of an object.
 const ON_OBJECT: [Action; 4] = [
     action("get", "get", "get", "read", &[]),
     action("update", "put", "put", "replace", &[CREATED]),
@@ -141,7 +143,7 @@ impl<'d> ResourceOperations<'d> {
         let object = format!("{collection}/{{name}}");
         let subresources = self.entry.kind.version.subresources.iter();
         let mut paths: Vec<(String, Value)> = subresources
-            .filter(|one| !self.entry.subresource_verbs(one.name).is_empty())
+            .filter(|one| !self.entry.subresource_verbs(one.name).is_empty() && !is_stream(one.name))
             .map(|one| (format!("{object}/{}", one.name), self.item(PathTarget::Subresource(one))))
             .collect();
         if resource.is_namespaced {
@@ -158,7 +160,7 @@ impl<'d> ResourceOperations<'d> {
             PathTarget::Collection => (&ON_COLLECTION, self.entry.verbs()),
             PathTarget::AllNamespaces => (&ON_COLLECTION[..1], self.entry.verbs()),
             PathTarget::Object => (&ON_OBJECT, self.entry.verbs()),
-            PathTarget::Subresource(one) => (&ON_OBJECT, self.entry.subresource_verbs(one.name)),
+            PathTarget::Subresource(one) => (&ON_SUBRESOURCE, self.entry.subresource_verbs(one.name)),
         };
         let served: Vec<&Action> = actions.iter().filter(|action| verbs.contains(&action.verb)).collect();
         let names = |action: &Action| self.parameter_names(action);
@@ -265,7 +267,13 @@ impl<'d> ResourceOperations<'d> {
         let verb = match action.name {
             "list" if self.is_custom() => return format!("list objects of kind {kind}"),
             "list" => return format!("list or watch objects of kind {kind}"),
-            "post" => return format!("create{}{kind}", article(kind)),
+            "post" => {
+                let what = match target {
+                    PathTarget::Subresource(one) => format!(" {} of", one.name),
+                    _ => String::new(),
+                };
+                return format!("create{what}{}{kind}", article(kind));
+            }
             "delete" => return format!("delete{}{kind}", article(kind)),
             "deletecollection" => return format!("delete collection of {kind}"),
             "patch" => "partially update",
@@ -334,4 +342,9 @@ fn article(kind: &str) -> &'static str {
         [b'A' | b'E' | b'I' | b'O' | b'U', ..] => " an ",
         _ => " a ",
     }
+}
+
+/// Whether a subresource has no document: its answer is a stream, its body no object.
+fn is_stream(subresource: &str) -> bool {
+    matches!(subresource, "attach" | "exec" | "log" | "portforward")
 }

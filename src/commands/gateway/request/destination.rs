@@ -461,7 +461,10 @@ mod tests {
             ("POST /apis/authentication.k8s.io/v1/tokenreviews", "delegation TokenReview"),
             ("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", "delegation SubjectAccessReview"),
             ("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", "self review Subject"),
-            ("POST /apis/authorization.k8s.io/v1/namespaces/a/localsubjectaccessreviews", "unknown path"),
+            (
+                "POST /apis/authorization.k8s.io/v1/namespaces/a/localsubjectaccessreviews",
+                "delegation LocalSubjectAccessReview",
+            ),
         ]);
     }
 

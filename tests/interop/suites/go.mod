@@ -1,0 +1,3 @@
+module narthex/interop/suites
+
+go 1.26.0

@@ -1,0 +1,298 @@
+// Command suites runs the tests of controller-runtime, unchanged, with narthex in place of etcd and kube-apiserver
+// (envtest), and says which of them fail for want of what.
+//
+//	go run . --narthex FILE --work DIR [--timeout DURATION] [SUITE...]
+//
+// The module is of one version, its tree and test programs are kept in the folder. controller-runtime.tsv names each
+// test that is known to fail with the capability that it waits for. Exit status 1 if another test fails.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	module  = "sigs.k8s.io/controller-runtime"
+	version = "v0.25.2"
+	known   = "controller-runtime.tsv"
+)
+
+// A suite is the tests of one package.
+type suite struct {
+	name, folder string
+}
+
+var suites = []suite{
+	{"client", "client"},
+	{"apiutil", "client/apiutil"},
+	{"cache", "cache"},
+	{"cluster", "cluster"},
+	{"manager", "manager"},
+	{"builder", "builder"},
+	{"controller", "controller"},
+	{"controllerutil", "controller/controllerutil"},
+	{"recorder", "internal/recorder"},
+	{"source", "source"},
+	{"webhook", "webhook"},
+	{"envtest", "envtest"},
+	{"filters", "metrics/filters"},
+	{"controlplane", "internal/testing/controlplane"},
+	{"mgrintegration", "manager/internal/integration"},
+	{"crinternal", "internal/controller"},
+}
+
+// A result is the outcome of the tests of a suite, by name.
+type result struct {
+	passed map[string]bool
+	took   time.Duration
+}
+
+func main() {
+	narthex := flag.String("narthex", "", "the program under test")
+	work := flag.String("work", "", "folder of the module's tree, the test programs and the logs")
+	timeout := flag.Duration("timeout", 10*time.Minute, "time for each suite")
+	flag.Parse()
+	if *narthex == "" || *work == "" {
+		flag.Usage()
+		os.Exit(2)
+	}
+	unexpected, err := run(*narthex, *work, *timeout, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suites:", err)
+		os.Exit(1)
+	}
+	if unexpected > 0 {
+		os.Exit(1)
+	}
+}
+
+func run(narthex, work string, timeout time.Duration, names []string) (int, error) {
+	expected, err := readKnown(known)
+	if err != nil {
+		return 0, err
+	}
+	if narthex, err = filepath.Abs(narthex); err != nil {
+		return 0, err
+	}
+	if work, err = filepath.Abs(work); err != nil {
+		return 0, err
+	}
+	tree, err := moduleTree(work)
+	if err != nil {
+		return 0, err
+	}
+	assets, err := assets(narthex)
+	if err != nil {
+		return 0, err
+	}
+	fmt.Printf("%s %s\n\n| Suite | Passed | Of | Seconds | What the others wait for |\n|---|---|---|---|---|\n", module, version)
+	unexpected, passed, all := 0, 0, 0
+	for _, one := range suites {
+		if len(names) > 0 && !slices.Contains(names, one.name) {
+			continue
+		}
+		result, err := runSuite(one, tree, work, assets, timeout)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", one.name, err)
+		}
+		waits, good := map[string]int{}, 0
+		var wrong []string
+		for name, ok := range result.passed {
+			capability, isKnown := expected[one.name+"\t"+name]
+			switch {
+			case ok:
+				good++
+			case isKnown:
+				waits[capability]++
+			default:
+				wrong = append(wrong, name)
+			}
+		}
+		slices.Sort(wrong)
+		var reasons []string
+		for capability, count := range waits {
+			reasons = append(reasons, fmt.Sprintf("%s %d", capability, count))
+		}
+		slices.Sort(reasons)
+		for _, name := range wrong {
+			reasons = append(reasons, "**"+name+"**")
+		}
+		fmt.Printf("| %s | %d | %d | %.0f | %s |\n", one.name, good, len(result.passed), result.took.Seconds(), strings.Join(reasons, ", "))
+		unexpected, passed, all = unexpected+len(wrong), passed+good, all+len(result.passed)
+		if len(result.passed) == 0 {
+			unexpected++
+		}
+	}
+	fmt.Printf("\n%d of %d passed; %d failed for no known reason. Logs: %s\n", passed, all, unexpected, filepath.Join(work, "logs"))
+	return unexpected, nil
+}
+
+// readKnown reads lines of suite, test and capability.
+func readKnown(path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	tests := map[string]string{}
+	for number, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		parts := strings.Split(line, "\t")
+		if len(parts) != 3 {
+			return nil, fmt.Errorf("%s:%d: want suite, test and capability, separated by tabs", path, number+1)
+		}
+		tests[parts[0]+"\t"+parts[1]] = parts[2]
+	}
+	return tests, nil
+}
+
+// moduleTree returns a folder with the module, which its tests write into.
+func moduleTree(work string) (string, error) {
+	tree := filepath.Join(work, "controller-runtime-"+version)
+	if _, err := os.Stat(filepath.Join(tree, "go.mod")); err == nil {
+		return tree, nil
+	}
+	download := exec.Command("go", "mod", "download", "-json", module+"@"+version)
+	download.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
+	out, err := download.Output()
+	if err != nil {
+		return "", fmt.Errorf("download of %s: %w", module, err)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return "", err
+	}
+	partial := tree + ".partial"
+	if err := os.RemoveAll(partial); err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(partial, os.DirFS(found.Dir)); err != nil {
+		return "", err
+	}
+	// The module cache is read-only, and has no programs.
+	err = filepath.WalkDir(partial, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(path, ".sh") || entry.IsDir() {
+			return os.Chmod(path, 0o755)
+		}
+		return os.Chmod(path, 0o644)
+	})
+	if err != nil {
+		return "", err
+	}
+	return tree, os.Rename(partial, tree)
+}
+
+// assets asks narthex for the folder with its programs.
+func assets(narthex string) (string, error) {
+	out, err := exec.Command(narthex, "envtest", "assets").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+func runSuite(one suite, tree, work, assets string, timeout time.Duration) (result, error) {
+	program := filepath.Join(work, "programs", one.name+".test")
+	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
+		build := exec.Command("go", "test", "-c", "-o", program, "./pkg/"+one.folder)
+		build.Dir, build.Stderr = tree, os.Stderr
+		build.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
+		if err := build.Run(); err != nil {
+			return result{}, err
+		}
+	}
+	logs := filepath.Join(work, "logs")
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return result{}, err
+	}
+	report := filepath.Join(logs, one.name+".json")
+	os.Remove(report)
+	log, err := os.Create(filepath.Join(logs, one.name+".log"))
+	if err != nil {
+		return result{}, err
+	}
+	defer log.Close()
+	began := time.Now()
+	test := exec.Command(program, "-test.v", "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.json-report="+report,
+		"--ginkgo.timeout="+timeout.String(), "-test.timeout="+(timeout+20*time.Second).String())
+	test.Dir, test.Stdout, test.Stderr = filepath.Join(tree, "pkg", one.folder), log, log
+	test.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+assets)
+	// Its status says only that a test failed.
+	var failed *exec.ExitError
+	if err := test.Run(); err != nil && !errors.As(err, &failed) {
+		return result{}, err
+	}
+	passed := map[string]bool{}
+	if err := readReport(report, passed); err != nil {
+		return result{}, err
+	}
+	return result{passed: passed, took: time.Since(began)}, readLog(log.Name(), passed)
+}
+
+// readReport adds the outcome of the specs of Ginkgo.
+func readReport(path string, passed map[string]bool) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var reports []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts           []string
+			LeafNodeType, LeafNodeText, State string
+		}
+	}
+	if err := json.Unmarshal(text, &reports); err != nil {
+		return err
+	}
+	for _, report := range reports {
+		for _, spec := range report.SpecReports {
+			isSpec, ok := spec.LeafNodeType == "It", spec.State == "passed"
+			if spec.State == "pending" || spec.State == "skipped" || !isSpec && ok {
+				continue
+			}
+			name := strings.Join(append(spec.ContainerHierarchyTexts, spec.LeafNodeText), " ")
+			if !isSpec {
+				name = "<" + spec.LeafNodeType + ">"
+			}
+			passed[name] = ok
+		}
+	}
+	return nil
+}
+
+var outcome = regexp.MustCompile(`^\s*--- (PASS|FAIL): (\S+)`)
+
+// readLog adds the outcome of Go tests. The test that runs the specs of a suite fails with any of them.
+func readLog(path string, passed map[string]bool) error {
+	hasFailedSpecs := false
+	for _, ok := range passed {
+		hasFailedSpecs = hasFailedSpecs || !ok
+	}
+	log, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		match := outcome.FindStringSubmatch(lines.Text())
+		if match == nil || hasFailedSpecs && match[1] == "FAIL" && !strings.Contains(match[2], "/") {
+			continue
+		}
+		passed["go test "+match[2]] = match[1] == "PASS"
+	}
+	return lines.Err()
+}
