@@ -99,7 +99,7 @@ pub(super) fn check_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
     let names = |spec: &Value, list: &str| -> Vec<String> {
         items(spec, list).iter().map(|container| text(container, "name").to_owned()).collect()
     };
-    for list in lists.iter().filter(|list| names(new, list) != names(old, list)) {
+    if let Some(list) = lists.iter().find(|list| names(new, list) != names(old, list)) {
         let why = "containers may not be added, removed, renamed or reordered on resize";
         errors.push(FieldError::forbidden(SPEC.child(list), why));
         return;

@@ -310,7 +310,8 @@ async fn serve_delegation_listed_in_discovery() {
     let serving = start_gateway(&environment, &[]);
     assert_eq!(names(&serving, "/api/v1").await, ["configmaps"]);
     assert_eq!(names(&serving, "/apis/authentication.k8s.io/v1").await, ["selfsubjectreviews", "tokenreviews"]);
-    let authorization = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"];
+    let authorization =
+        ["localsubjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"];
     assert_eq!(names(&serving, "/apis/authorization.k8s.io/v1").await, authorization);
     let root = Client::http2(&environment, &serving, Some(&environment.issue_user("root", &["system:masters"]))).await;
     assert_eq!(root.get("/api").await.json()["versions"], json!(["v1"]));

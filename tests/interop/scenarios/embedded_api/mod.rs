@@ -1,6 +1,7 @@
 //! The embedded API server beside kube-apiserver: the same requests, kubectl commands and client-go programs.
 
 mod client_go;
+mod cluster_without_machines;
 mod custom_resources;
 mod extension_server;
 mod gateways_elect;
@@ -97,6 +98,10 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     (
         "embedded API: kube-controller-manager: namespaces are filled and deleted",
         kube_controller_manager::fills_and_deletes_namespaces,
+    ),
+    (
+        "embedded API: cluster without machines: workloads run and are drained",
+        cluster_without_machines::workloads_run_and_are_drained,
     ),
     ("embedded API: kube-rs: watchers see the same events", kube_rs_watchers::watchers_see_the_same_events),
     ("embedded API: killed while kubectl and client-go write and watch", process_kills::acknowledged_writes_survive),
