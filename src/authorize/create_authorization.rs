@@ -3,8 +3,9 @@
 
 use std::cell::{Cell, OnceCell};
 
-use kubeapi::{Status, User};
+use kubeapi::{RequestInfo, Status, User};
 
+use super::Attributes;
 use super::authorizer::{Authorizer, Denial, Permit};
 
 /// Asks, at most once and only if an object would be created, whether the user of a request may create it. A request
@@ -46,6 +47,28 @@ impl<'p> CreateAuthorization<'p> {
         self.permit.user()
     }
 
+    /// Whether the user may use a verb on a signer of certificates, by its name or by `domain/*`
+    /// (`IsAuthorizedForSignerName` in `pkg/apis/certificates`).
+    pub async fn allows_signer(&self, verb: &str, signer: &str) -> bool {
+        let domain = signer.split('/').next().unwrap_or_default();
+        for name in [signer.to_owned(), format!("{domain}/*")] {
+            let request = RequestInfo {
+                is_resource_request: true,
+                verb: verb.into(),
+                api_prefix: "apis",
+                api_group: "certificates.k8s.io",
+                api_version: "*",
+                resource: "signers",
+                name: name.into(),
+                ..RequestInfo::default()
+            };
+            if self.authorizer.review(Attributes { user: self.permit.user(), request: &request }).await.allowed {
+                return true;
+            }
+        }
+        false
+    }
+
     /// The denial, for the log and the metrics.
     pub fn take_denial(&self) -> Option<Denial> {
         self.denial.take()
@@ -55,7 +78,7 @@ impl<'p> CreateAuthorization<'p> {
 #[cfg(test)]
 mod tests {
     use http::Method;
-    use kubeapi::{CanonicalPath, Query, RequestInfo};
+    use kubeapi::{CanonicalPath, Query};
 
     use super::*;
     use crate::authenticate::AuthenticatedUser;

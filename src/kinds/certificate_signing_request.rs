@@ -1,6 +1,6 @@
 //! CertificateSigningRequests (`pkg/registry/certificates/certificates/strategy.go`, `pkg/apis/certificates/validation`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -62,7 +62,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// Drops what says who asks, which [`set_requester`] says, and the status.
+/// Drops the requester, which [`set_requester`] sets, and the status.
 fn prepare_new(object: &mut Object) {
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         for field in ["username", "uid", "groups", "extra"] {
@@ -72,7 +72,7 @@ fn prepare_new(object: &mut Object) {
     object.insert("status".to_owned(), json!({}));
 }
 
-/// Says in a new request who asks.
+/// Sets the requester of a new CertificateSigningRequest.
 pub fn set_requester(object: &mut Object, user: &User) {
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
     let info = user.info();
@@ -133,17 +133,20 @@ fn keep_decisions(old_status: &Value, object: &mut Object) {
 /// Sets the times of conditions that have none; that of a transition stays while the status stays.
 fn set_condition_times(old_status: &Value, object: &mut Object) {
     let now = json!(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    let identity = |condition: &Object| ["type", "status"].map(|field| condition.get(field).map(Value::to_string));
+    let mut old_times = HashMap::new();
+    for old in items(old_status, "conditions").iter().filter_map(Value::as_object) {
+        if let Some(time) = old.get("lastTransitionTime").filter(|time| !time.is_null()) {
+            old_times.entry(identity(old)).or_insert(time);
+        }
+    }
     for condition in conditions_mut(object) {
         let is_unset = |condition: &Object, field: &str| condition.get(field).is_none_or(Value::is_null);
         if is_unset(condition, "lastUpdateTime") {
             condition.insert("lastUpdateTime".to_owned(), now.clone());
         }
         if is_unset(condition, "lastTransitionTime") {
-            let same = items(old_status, "conditions").iter().find(|old| {
-                ["type", "status"].into_iter().all(|field| condition.get(field) == old.get(field))
-                    && !old["lastTransitionTime"].is_null()
-            });
-            let time = same.map_or(&now, |old| &old["lastTransitionTime"]).clone();
+            let time = old_times.get(&identity(condition)).map_or(&now, |time| *time).clone();
             condition.insert("lastTransitionTime".to_owned(), time);
         }
     }
@@ -323,7 +326,8 @@ fn condition_errors(conditions: &[Value], old: &[Value]) -> FieldErrors {
         conditions.iter().map(|condition| text(condition, "type").to_owned()).collect()
     };
     let old_types = types(old);
-    let is_old = |name: &str| old_types.iter().any(|old| old == name);
+    let old_set: HashSet<&str> = old_types.iter().map(String::as_str).collect();
+    let is_old = |name: &str| old_set.contains(name);
     let allows_both = is_old("Approved") && is_old("Denied");
     let allows_duplicates = old_types.iter().collect::<HashSet<_>>().len() < old_types.len();
     let mut errors = FieldErrors::new();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// Lines around a difference.
 const CONTEXT: usize = 3;
 /// Texts with more lines are not compared: the work may grow with the square of their number.
-const MAX_LINES: usize = 4000;
+const MAX_LINES: usize = 1000;
 /// Number of lines from which on frequent ones are not searched for.
 const FREQUENT_FROM: usize = 200;
 

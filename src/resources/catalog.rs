@@ -19,12 +19,12 @@ enum Serving {
     Custom,
 }
 
-/// Who acts on the objects of a resource.
+/// What acts on the objects of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// This server, or whoever watches them.
+    /// This server, or its clients.
     Any,
-    /// Nobody: in a kube-apiserver they change how it admits, authorizes or limits.
+    /// Nothing: in a kube-apiserver they change how it admits, authorizes or limits.
     Missing,
     /// The controllers of a kube-controller-manager, which make workloads run.
     Controllers,
@@ -124,7 +124,7 @@ impl CatalogEntry {
         matches!(self.serving, Serving::Stored(_))
     }
 
-    /// Who acts on the objects.
+    /// What acts on the objects.
     pub fn enforcement(&self) -> Enforcement {
         match self.serving {
             Serving::Stored(enforcement) => enforcement,

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 /// An admission plugin that acts here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AdmissionPlugin {
+    CertificateApproval,
+    CertificateSigning,
     CertificateSubjectRestriction,
     DefaultIngressClass,
     DefaultStorageClass,
@@ -21,8 +23,8 @@ const PLUGINS: [(&str, Option<AdmissionPlugin>); 44] = [
     ("AlwaysAdmit", None),
     ("AlwaysDeny", None),
     ("AlwaysPullImages", None),
-    ("CertificateApproval", None),
-    ("CertificateSigning", None),
+    ("CertificateApproval", Some(AdmissionPlugin::CertificateApproval)),
+    ("CertificateSigning", Some(AdmissionPlugin::CertificateSigning)),
     ("CertificateSubjectRestriction", Some(AdmissionPlugin::CertificateSubjectRestriction)),
     ("ClusterTrustBundleAttest", None),
     ("DefaultIngressClass", Some(AdmissionPlugin::DefaultIngressClass)),

@@ -8,12 +8,13 @@ use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, Stored};
 
+use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::VerbReply;
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, request_body};
+use super::{metadata, namespace, request_body};
 use crate::conversion::stored_object;
 use crate::kinds::set_pod_condition;
 use crate::resources::ServedKind;
@@ -24,6 +25,7 @@ use crate::resources::ServedKind;
 /// # Errors
 /// 404, 409 for a Pod that is bound, is being deleted or has gates, or is another one than the `Binding` says.
 pub(super) async fn bind(
+    api: &ApiServer,
     pods: &ResourceCollection,
     target: &ObjectTarget<'_>,
     kind: &ServedKind,
@@ -41,6 +43,7 @@ pub(super) async fn bind(
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     request.creation.check().await?;
+    namespace::check_active(api, target, &binding).await?;
     let target = ObjectTarget::new(target.kind.clone(), target.namespace, meta.name().to_owned(), "binding");
     let errors = binding_errors(binding.get("target").unwrap_or(&Value::Null));
     if !errors.is_empty() {

@@ -84,6 +84,10 @@ pub(super) async fn store_new(
     (is_dry_run, creation): (bool, &CreateAuthorization<'_>),
     warnings: &mut Vec<String>,
 ) -> Result<Created, Status> {
+    // A Service reserves addresses, which a request may do only if it may create one.
+    if target.rules.allocates_addresses {
+        creation.check().await?;
+    }
     let mut conditions = creation_conditions(api, target, &object).await?;
     api.admit_new(target, &mut object).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
@@ -95,7 +99,7 @@ pub(super) async fn store_new(
     let mut write = write.run(&api.settings).await?;
     warnings.append(&mut write.warnings);
     creation.check().await?;
-    warnings.extend(api.note_creation(&target.kind));
+    warnings.extend(api.note_creation(&target.kind, is_dry_run));
     let name = ObjectMetaView::of_map(&write.object).name().to_owned();
     let key = target.key_of(collection, target.namespace, &name)?;
     let exists = || Status::already_exists(&target.kind.resource.group, &target.kind.resource.plural, &name);

@@ -134,6 +134,8 @@ impl DeleteOptions {
                 &["Foreground", "Background", "Orphan", "nil"],
             )),
         }
+        // As upstream, which takes a negative number for a second.
+        options.grace_seconds = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
         options.is_dry_run = dry_run(dry_run_values.iter().map(String::as_str), &mut errors);
         if errors.is_empty() { Ok(options) } else { Err(invalid_options_status("DeleteOptions", errors)) }
     }

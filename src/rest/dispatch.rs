@@ -57,7 +57,7 @@ impl ApiServer {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = match target.subresource {
                 "eviction" => eviction::evict(self, &collection, &target, kind, request, warnings).await?,
-                "binding" => binding::bind(&collection, &target, kind, request, warnings).await?,
+                "binding" => binding::bind(self, &collection, &target, kind, request, warnings).await?,
                 _ => scale::scale(self, &collection, &target, kind, request, warnings).await?,
             };
             return representation::respond(kind, media_type, reply.code, reply.content).await;

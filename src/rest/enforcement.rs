@@ -1,4 +1,4 @@
-//! What is said of kinds whose objects are stored, and that nobody here acts on.
+//! Warnings and log lines about kinds that are stored and not enforced.
 
 use super::api_server::ApiServer;
 use crate::resources::ServedKind;
@@ -11,12 +11,13 @@ impl ApiServer {
     }
 
     /// Notes that a client creates an object of a kind. Returns the warning if the kind is not enforced.
-    pub(super) fn note_creation(&self, kind: &ServedKind) -> Option<String> {
+    pub(super) fn note_creation(&self, kind: &ServedKind, is_dry_run: bool) -> Option<String> {
         let catalog = self.catalog.get();
         let (group, plural) = kind.resource.group_resource();
         let entry = catalog.find(group, &kind.version.version, plural)?;
         match entry.enforcement() {
             Enforcement::Any => None,
+            Enforcement::Controllers if is_dry_run => None,
             Enforcement::Controllers => {
                 if self.unenforced_kinds.note_workload() {
                     tracing::info!(
@@ -27,7 +28,9 @@ impl ApiServer {
                 None
             }
             Enforcement::Missing => {
-                self.note_unenforced(entry);
+                if !is_dry_run {
+                    self.note_unenforced(entry);
+                }
                 let warns = self.settings.warns_unenforced;
                 warns.then(|| format!("narthex stores this {} and does not enforce it", kind.resource.kind))
             }

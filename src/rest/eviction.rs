@@ -17,7 +17,7 @@ use super::representation::VerbReply;
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, request_body};
+use super::{metadata, namespace, request_body};
 use crate::conversion::stored_object;
 use crate::kinds::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 use crate::resources::ServedKind;
@@ -32,7 +32,7 @@ const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption
 
 /// What a budget says to an eviction.
 enum Permission {
-    /// It is counted, if it counts.
+    /// The budget's status counts the eviction.
     Granted,
     /// Only the Pod as it was looked at may be deleted.
     GrantedAsSeen,
@@ -60,6 +60,7 @@ pub(super) async fn evict(
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     request.creation.check().await?;
+    namespace::check_active(api, target, &eviction).await?;
     let given = eviction.get("deleteOptions").unwrap_or(&Value::Null);
     let deletion = DeleteOptions::of_eviction(given, options.is_dry_run, api.settings.has_collector)?;
     let of_pod = ObjectTarget::new(target.kind.clone(), target.namespace, target.name.clone(), "");
@@ -83,7 +84,10 @@ pub(super) async fn evict(
             deletion.resource_version = Some(stored.revision().to_string());
         }
         match delete_evicted(pods, &of_pod, (stored, pod), &deletion).await {
-            Ok(()) => return Ok(VerbReply::created()),
+            Ok(()) => {
+                api.note_removed(&of_pod);
+                return Ok(VerbReply::created());
+            }
             // The Pod changed since the budget was asked.
             Err(status) if status.code == 409 && is_as_seen && is_uncounted => {}
             Err(status) if status.code == 409 && is_as_seen => return Err(being_processed(&budget)),
@@ -161,7 +165,7 @@ fn count(budget: &Map<String, Value>, field: &str) -> i64 {
 /// Whether the budget allows an eviction (`checkAndDecrement`).
 ///
 /// # Errors
-/// 429 if it does not, 403 for a status that nobody keeps.
+/// 429 if it does not, 403 for a status that no controller keeps.
 fn check_budget(name: &str, budget: &Map<String, Value>) -> Result<(), Status> {
     let status = budget.get("status").unwrap_or(&Value::Null);
     let generation = budget.get("metadata").and_then(|metadata| metadata["generation"].as_i64()).unwrap_or_default();

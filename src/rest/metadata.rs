@@ -167,7 +167,7 @@ pub(super) fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -
 
 /// Whether an object is marked for deletion, has ended by itself, and has no finalizers (`ShouldDeleteDuringUpdate`).
 pub(crate) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
-    let has_ended = grace_seconds(object).unwrap_or_default() == 0;
+    let has_ended = grace_seconds(object).unwrap_or_default() <= 0;
     ObjectMetaView::of_map(object).deletion_timestamp().is_some() && has_ended && !has_finalizers(resource, object)
 }
 

@@ -46,6 +46,16 @@ enum Marking {
     Shortened(i64),
 }
 
+impl Marking {
+    /// The seconds that the object has to end by itself.
+    fn seconds(&self) -> i64 {
+        match self {
+            Marking::Unchanged => 0,
+            Marking::New(seconds) | Marking::Shortened(seconds) => *seconds,
+        }
+    }
+}
+
 /// Deletes `current`, or the state that replaced it in the meantime. It is marked if finalizers remain, or while it has to
 /// end by itself.
 ///
@@ -69,13 +79,20 @@ pub(super) async fn remove(
         let marking = match (&object, target.rules.deletion_grace) {
             (Some(object), Some(grace)) => match (is_marked, metadata::grace_seconds(object), options.grace_seconds) {
                 (false, ..) => Some(Marking::New(grace(object, options.grace_seconds))),
+                // A deletion that did not come to its end, or an object that was marked because of finalizers.
+                (true, Some(..=0) | None, _) => None,
                 (true, Some(left), Some(wanted)) if wanted < left => Some(Marking::Shortened(wanted)),
-                // It ends already.
+                // Graceful deletion is pending.
                 (true, Some(_), _) => return Ok(Removed::Marked(ReplyObject::stored(current))),
-                (true, None, _) => None,
             },
             _ => None,
         };
+        // Without time and finalizers it is deleted at once. Upstream marks it in a write of its own.
+        let has_finalizers = match &new_finalizers {
+            Some(finalizers) => !finalizers.is_empty(),
+            None => !current.metadata().finalizers.is_empty(),
+        };
+        let marking = marking.filter(|marking| has_finalizers || marking.seconds() > 0);
         let object = match (marking, object) {
             (Some(marking), Some(object)) => {
                 let changed = (object, new_finalizers, marking);
@@ -123,8 +140,7 @@ pub(super) async fn remove(
     }
 }
 
-/// Marks an object that ends by itself, and deletes it if it has no time and no finalizers. Returns what is stored if
-/// another writer was faster.
+/// Marks an object that ends by itself. Returns what is stored if another writer was faster.
 async fn mark_graceful(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
@@ -138,24 +154,11 @@ async fn mark_graceful(
         return Ok(Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object)))));
     }
     let key = target.key(collection)?;
-    let mut marked = match collection.update(&key, current.revision(), value.into(), None).await {
-        Ok(marked) => marked,
-        Err(Error::Conflict { current: Some(now) }) => return Ok(Err(now)),
-        Err(error) => return Err(cache_error(target, error)),
-    };
-    while metadata::is_removable(&target.kind.resource, &stored_object(&marked).await?) {
-        match collection.delete(&key, marked.revision()).await {
-            Ok(revision) => return Ok(Ok(Removed::Gone(marked, revision))),
-            Err(Error::Conflict { current: Some(now) }) if now.metadata().uid == marked.metadata().uid => marked = now,
-            // Another client has deleted it.
-            Err(Error::Conflict { .. }) => {
-                let revision = marked.revision();
-                return Ok(Ok(Removed::Gone(marked, revision)));
-            }
-            Err(error) => return Err(cache_error(target, error)),
-        }
+    match collection.update(&key, current.revision(), value.into(), None).await {
+        Ok(marked) => Ok(Ok(Removed::Marked(ReplyObject::stored(marked)))),
+        Err(Error::Conflict { current: Some(now) }) => Ok(Err(now)),
+        Err(error) => Err(cache_error(target, error)),
     }
-    Ok(Ok(Removed::Marked(ReplyObject::stored(marked))))
 }
 
 /// The object with other finalizers, if there are.

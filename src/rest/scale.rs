@@ -16,6 +16,7 @@ use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
+use super::write::check_uid;
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::kinds::custom_resource;
@@ -100,6 +101,10 @@ pub(super) async fn scale(
             && let Some(Value::Object(metadata)) = object.get_mut("metadata")
         {
             metadata.insert("resourceVersion".to_owned(), version.into());
+        }
+        let uid = ObjectMetaView::of_map(&scale).uid();
+        if !uid.is_empty() && uid != &*current.metadata().uid {
+            check_uid(target, (&key, &current.metadata().uid), &scale)?;
         }
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: !is_conditional };
         match replace(api, collection, &of_object, &current, object, write, warnings).await? {

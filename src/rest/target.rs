@@ -19,7 +19,7 @@ pub(super) struct ObjectTarget<'r> {
     pub(super) namespace: &'r str,
     /// Name; empty for a collection.
     pub(super) name: Cow<'r, str>,
-    /// Subresource: empty, `status` or `finalize`.
+    /// Subresource; empty for the object itself.
     pub(super) subresource: &'r str,
 }
 

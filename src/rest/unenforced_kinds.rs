@@ -1,10 +1,10 @@
-//! What was said of kinds that nobody here acts on.
+//! The kinds that the log names as not enforced.
 
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 
-/// Kinds of which objects were created and that nobody here acts on. Each is logged once.
+/// Kinds that are stored and not enforced, and of which objects were created. Each is logged once.
 #[derive(Debug, Default)]
 pub(super) struct UnenforcedKinds {
     /// Names as in `networkpolicies.networking.k8s.io`.

@@ -38,7 +38,7 @@ pub(super) struct ObjectWrite {
     object: Map<String, Value>,
     /// What it replaces; none if it is new.
     old: Option<ReplacedObject>,
-    /// Who made the request, of an object that says it.
+    /// The user of the request, of an object that names it.
     requester: Option<User>,
     preparation: Preparation,
 }
@@ -92,7 +92,7 @@ impl ObjectWrite {
         ObjectWrite { target, object, old, requester: None, preparation: Preparation::Decoded }
     }
 
-    /// The same of an object that says who made it.
+    /// The same with a requester, of an object that names it.
     pub(super) fn with_requester(self, user: &User) -> ObjectWrite {
         ObjectWrite { requester: Some(user.clone()), ..self }
     }

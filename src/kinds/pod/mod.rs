@@ -21,6 +21,8 @@ mod volume_files;
 mod volumes;
 mod warnings;
 
+use std::collections::HashSet;
+
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
 use kubeapi::names::check_label_value;
 use serde_json::{Value, json};
@@ -228,8 +230,11 @@ fn add_label_expressions(spec: &mut Value, labels: &Value) {
 fn extend_selector(term: &mut Value, labels: &Value) {
     let mut added = Vec::new();
     for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let mut seen = HashSet::new();
         for key in texts(term, field) {
-            if let Some(value) = labels[key].as_str() {
+            // Validation refuses a key that is there twice, and a value that is none of a label: it may be large.
+            let value = labels[key].as_str().filter(|value| check_label_value(value).is_empty());
+            if let Some(value) = value.filter(|_| seen.insert(key)) {
                 added.push(json!({"key": key, "operator": operator, "values": [value]}));
             }
         }
@@ -286,6 +291,15 @@ fn initial_pod_status(pod: &Object) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn selector_gets_valid_labels_once() {
+        let mut spec = json!({"topologySpreadConstraints": [
+            {"labelSelector": {}, "matchLabelKeys": ["a", "a", "large", "absent"]}]});
+        add_label_expressions(&mut spec, &json!({"a": "b", "large": "x".repeat(64)}));
+        let expected = json!([{"key": "a", "operator": "In", "values": ["b"]}]);
+        assert_eq!(spec["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"], expected);
+    }
 
     #[test]
     fn pod_status_is_not_the_clients() {

@@ -31,7 +31,9 @@ pub(super) fn keep_other_parts(update: &ObjectUpdate<'_>, object: &mut Object) {
             }
             set_field(&mut spec, "resources", &new_spec["resources"]);
             for list in lists {
-                resize_containers(&mut spec[list], items(new_spec, list));
+                if let Some(containers) = spec.get_mut(list) {
+                    resize_containers(containers, items(new_spec, list));
+                }
             }
         }
     }
@@ -111,7 +113,8 @@ pub(super) fn check_resize(new: &Value, old: &Value, errors: &mut FieldErrors) {
             for (field, value) in spec.iter_mut() {
                 match field.as_str() {
                     "containers" | "initContainers" => {
-                        structs.extend(value.as_array_mut().into_iter().flatten().map(|one| &mut one["resources"]));
+                        let containers = value.as_array_mut().into_iter().flatten();
+                        structs.extend(containers.filter_map(|container| container.get_mut("resources")));
                     }
                     "resources" => structs.push(value),
                     _ => {}

@@ -1,5 +1,6 @@
 //! Resources of containers and Pods (`validateResourceRequirements`, `validateResizePolicy`).
 
+use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
@@ -16,6 +17,9 @@ use crate::kinds::validation::{invalid_for, items, text};
 const HUGE_PAGES: &str = "hugepages-";
 const RESIZED_RESOURCES: [&str; 2] = ["cpu", "memory"];
 const RESIZE_POLICIES: [&str; 2] = ["NotRequired", "RestartContainer"];
+
+/// Largest list of claims in an error, in bytes.
+const MAX_LISTED_BYTES: usize = 4 << 10;
 
 /// Whose resources are examined.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,6 +106,20 @@ fn pod_resource_errors(path: FieldPath<'_>, name: &str) -> Vec<FieldError> {
 
 /// Errors of claims that a container refers to (`validateResourceClaimNames`).
 fn check_claim_names(list: &[Value], known: &BTreeSet<&str>, path: &FieldPath<'_>, errors: &mut FieldErrors) {
+    // Once for all claims, and bounded: the names are the client's.
+    let listed = LazyCell::new(|| {
+        let mut text = String::new();
+        for name in known {
+            let separator = if text.is_empty() { "" } else { ", " };
+            if text.len() + name.len() > MAX_LISTED_BYTES {
+                text.push_str(", ...");
+                break;
+            }
+            text.push_str(separator);
+            text.push_str(name);
+        }
+        text
+    });
     let (mut whole, mut with_request, mut requested) = (HashSet::new(), HashSet::new(), HashMap::new());
     for (index, claim) in list.iter().enumerate() {
         let path = path.index(index);
@@ -126,12 +144,11 @@ fn check_claim_names(list: &[Value], known: &BTreeSet<&str>, path: &FieldPath<'_
                 errors.push(FieldError::duplicate(path, &format!("{name}/{request}")));
             }
         }
-        if !known.contains(name) {
+        if !known.contains(name) && !errors.is_full() {
             let mut error = FieldError::not_found(path, name);
-            let names: Vec<&str> = known.iter().copied().collect();
-            error.detail = match names.is_empty() {
+            error.detail = match known.is_empty() {
                 true => "must be one of the names in pod.spec.resourceClaims which is empty".to_owned(),
-                false => format!("must be one of the names in pod.spec.resourceClaims: {}", names.join(", ")),
+                false => format!("must be one of the names in pod.spec.resourceClaims: {}", &*listed),
             };
             errors.push(error);
         }

@@ -1,6 +1,7 @@
 //! Security contexts of Pods and containers (`validatePodSpecSecurityContext`, `ValidateSecurityContext`), and what depends on
 //! the operating system.
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
@@ -84,12 +85,14 @@ pub(super) fn check_container_security(
     }
     check_seccomp(&context["seccompProfile"], &path.child("seccompProfile"), errors);
     if context["allowPrivilegeEscalation"] == Value::Bool(false) {
-        let shown = || internal_value("core.SecurityContext", context);
+        let capabilities = items(&context["capabilities"], "add");
+        let value = LazyCell::new(|| internal_value("core.SecurityContext", context));
+        let shown = || (*value).clone();
         if is_true(&context["privileged"]) {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errors.push(FieldError::invalid(path, shown(), why));
         }
-        for _ in items(&context["capabilities"], "add").iter().filter(|name| **name == "CAP_SYS_ADMIN") {
+        for _ in capabilities.iter().filter(|name| **name == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.push(FieldError::invalid(path, shown(), why));
         }

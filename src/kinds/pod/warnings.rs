@@ -27,6 +27,9 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 8] = [
     ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
     ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
 ];
+/// Number of warnings from which on ports are not compared: an answer has fewer.
+const MAX_PORT_WARNINGS: usize = 1000;
+
 /// Most earlier definitions with which a port is compared.
 const MAX_COMPARED_PORTS: usize = 16;
 const NO_POD: &str = "a null labelSelector results in matching no pod";
@@ -208,6 +211,9 @@ fn add_port_warnings(spec: &Value, path: &FieldPath<'_>, warnings: &mut Vec<Stri
     visit_containers(spec, path, |container, path| {
         let path = path.child("ports");
         for (index, port) in items(container, "ports").iter().enumerate() {
+            if warnings.len() + name_warnings.len() >= MAX_PORT_WARNINGS {
+                break;
+            }
             let shown = path.index(index).to_string();
             let number = |field: &str| port[field].as_i64().unwrap_or_default();
             let (address, host, own) = (text(port, "hostIP"), number("hostPort"), number("containerPort"));

@@ -19,7 +19,7 @@ use super::errors::cache_error;
 use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 
-/// The resource whose objects say who made them.
+/// The resource whose objects name their requester.
 pub(super) const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
 
 impl ApiServer {

@@ -1,5 +1,8 @@
 //! Plugins that complete Pods: `Priority`, `DefaultTolerationSeconds`, `RuntimeClass`.
 
+use std::collections::HashSet;
+
+use kubeapi::json::write_json;
 use kubeapi::{GoQuoted, Status};
 use serde_json::{Map, Value, json};
 
@@ -145,11 +148,9 @@ impl AdmittedWrite<'_> {
             }
         }
         let added = scheduling["tolerations"].as_array().cloned().unwrap_or_default();
-        for toleration in added {
-            let tolerations = tolerations(pod);
-            if let Some(tolerations) = tolerations.filter(|all| !all.contains(&toleration)) {
-                tolerations.push(toleration);
-            }
+        if let Some(tolerations) = tolerations(pod).filter(|_| !added.is_empty()) {
+            let mut seen: HashSet<String> = tolerations.iter().map(write_json).collect();
+            tolerations.extend(added.into_iter().filter(|toleration| seen.insert(write_json(toleration))));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Addresses and ports that a request has reserved for a Service, until the Service is written or the request ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use kubeapi::Status;
@@ -26,8 +26,9 @@ pub(in crate::rest) struct ServiceReservation {
     addresses: Vec<IpAddr>,
     /// Addresses of the Service that is replaced: they are compared when the request ends, however it does.
     old_addresses: Vec<IpAddr>,
-    /// Those that a dry run would have reserved may be any numbers.
     ports: Vec<i64>,
+    /// Ports that a dry run would have reserved: any numbers.
+    dry_run_ports: BTreeSet<i64>,
     is_dry_run: bool,
 }
 
@@ -45,6 +46,7 @@ impl ServiceReservation {
             addresses: Vec::new(),
             old_addresses: Vec::new(),
             ports: Vec::new(),
+            dry_run_ports: BTreeSet::new(),
             is_dry_run,
         })
     }
@@ -116,12 +118,12 @@ impl ServiceReservation {
         let range = &self.api.settings.services.node_ports;
         let number = u16::try_from(port).ok().filter(|number| range.contains(number));
         if self.is_dry_run {
-            let is_taken = self.ports.contains(&port)
+            let is_taken = self.dry_run_ports.contains(&port)
                 || number.is_some_and(|number| self.with_ports(|ports| ports.contains_key(&number)));
             if is_taken {
                 return Err(PORT_TAKEN);
             }
-            self.ports.push(port);
+            self.dry_run_ports.insert(port);
             return Ok(());
         }
         let Some(number) = number else {
@@ -141,8 +143,8 @@ impl ServiceReservation {
     /// There is none.
     pub(super) async fn take_any_port(&mut self) -> Result<i64, AllocationError> {
         if self.is_dry_run {
-            let port = self.ports.iter().copied().max().unwrap_or(DRY_RUN_PORT) + 1;
-            self.ports.push(port);
+            let port = self.dry_run_ports.last().copied().unwrap_or(DRY_RUN_PORT).saturating_add(1);
+            self.dry_run_ports.insert(port);
             return Ok(port);
         }
         self.load_ports().await?;
@@ -259,8 +261,11 @@ impl Drop for ServiceReservation {
             return;
         }
         if let Some(holders) = state.node_ports.lock().as_mut() {
+            // The write may go on in the store. Whether the Service has the port is found out when another wants it.
             for port in self.ports.drain(..).filter_map(|port| u16::try_from(port).ok()) {
-                holders.remove(&port);
+                if let Some(holder) = holders.get_mut(&port) {
+                    holder.is_pending = false;
+                }
             }
         }
     }

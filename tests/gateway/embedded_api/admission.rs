@@ -109,3 +109,42 @@ async fn node_is_tainted_and_requester_of_a_certificate_is_noted() {
     assert_eq!(created["spec"]["username"], "admin");
     assert_eq!(created["spec"]["groups"], json!(["system:masters", "system:authenticated"]));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_needs_the_signer() {
+    let policy = |names: &str| {
+        format!(
+            r#"{{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{{"name":"r"}},"rules":[
+            {{"apiGroups":["certificates.k8s.io"],"resources":["certificatesigningrequests","certificatesigningrequests/approval"],
+            "verbs":["get","update","patch"]}},
+            {{"apiGroups":["certificates.k8s.io"],"resources":["signers"],"resourceNames":[{names}],"verbs":["approve"]}}]}}
+---
+{{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{{"name":"b"}},
+            "roleRef":{{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"r"}},
+            "subjects":[{{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"jane"}}]}}"#
+        )
+    };
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    for (names, expected) in [(r#""b.io/*""#, 403), (r#""a.io/*""#, 200)] {
+        let api = EmbeddedApiFixture::start_with(|environment| {
+            let file = environment.path("policy.yaml");
+            std::fs::write(&file, policy(names)).unwrap();
+            vec![format!("--authorization-policy-file={}", file.display())]
+        });
+        let admin = api.http2().await;
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+        let spec = json!({"signerName": "a.io/b", "usages": ["client auth"], "request": encoded});
+        create(&admin, requests, &json!({"metadata": {"name": "c"}, "spec": spec})).await;
+        let jane = api.environment.issue_user("jane", &[]);
+        let jane = Client::http2(&api.environment, &api.gateway, Some(&jane)).await;
+        let condition = json!({"type": "Approved", "status": "True", "reason": "r"});
+        let body = json!({"status": {"conditions": [condition]}}).to_string();
+        let headers = [("content-type", "application/merge-patch+json")];
+        let path = format!("{requests}/c/approval");
+        let answer = jane.send_and_read(request(Method::PATCH, &path, &headers, &body)).await;
+        assert_eq!(answer.status, expected, "{names}: {}", answer.text());
+        assert!(expected == 200 || answer.text().contains("user not permitted to approve requests with signerName"));
+    }
+}

@@ -271,7 +271,7 @@ async fn server_side_apply_is_415_with_what_to_use() {
 
 #[tokio::test]
 async fn deletion_leaves_dependents_to_a_garbage_collector_that_runs() {
-    let api = EmbeddedApiFixture::start(&["--enable-garbage-collector"]);
+    let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let delete = async |path: &str, body: &'static str| {
         client.send_and_read(bytes_request(Method::DELETE, path, JSON, body)).await
@@ -309,7 +309,7 @@ async fn deletion_leaves_dependents_to_a_garbage_collector_that_runs() {
 
 #[tokio::test]
 async fn delete_options_that_are_not_supported_are_refused_by_name() {
-    let api = EmbeddedApiFixture::start(&[]);
+    let api = EmbeddedApiFixture::start(&["--enable-garbage-collector=false"]);
     let client = api.http2().await;
     let object = json!({"metadata": {"name": "kept"}});
     assert_eq!(send_json(&client, Method::POST, CONFIG_MAPS, &object).await.status, 201);

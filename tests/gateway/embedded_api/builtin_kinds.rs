@@ -35,6 +35,41 @@ async fn events_of_both_groups_are_the_same_objects() {
     assert_eq!(client.get(&format!("{NEW}/e")).await.json()["note"], "other");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn autoscaler_of_both_versions_is_one_object() {
+    const OLD: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    const NEW: &str = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let target = json!({"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"});
+    let spec = json!({"maxReplicas": 3, "targetCPUUtilizationPercentage": 70, "scaleTargetRef": target});
+    let created = send_json(&client, Method::POST, OLD, &json!({"metadata": {"name": "a"}, "spec": spec})).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let old = created.json();
+    assert_eq!(
+        (&old["apiVersion"], &old["spec"]["targetCPUUtilizationPercentage"]),
+        (&json!("autoscaling/v1"), &json!(70))
+    );
+    let new = client.get(&format!("{NEW}/a")).await.json();
+    let metric = json!({"type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}});
+    assert_eq!((&new["apiVersion"], &new["spec"]["metrics"]), (&json!("autoscaling/v2"), &json!([metric])));
+    assert_eq!(new["metadata"]["uid"], old["metadata"]["uid"]);
+    let patched = merge(&client, &format!("{OLD}/a"), &json!({"spec": {"maxReplicas": 5}})).await.json();
+    assert_eq!(
+        (&patched["spec"]["maxReplicas"], &patched["spec"]["targetCPUUtilizationPercentage"]),
+        (&json!(5), &json!(70))
+    );
+    let list = client.get(OLD).await.json();
+    assert_eq!(
+        (&list["kind"], &list["items"][0]["spec"]["maxReplicas"]),
+        (&json!("HorizontalPodAutoscalerList"), &json!(5))
+    );
+    assert_eq!(list["items"][0]["spec"]["metrics"], Value::Null, "as v1");
+    let watched = client.get(&format!("{OLD}?watch=true&timeoutSeconds=1&resourceVersion=0")).await.text();
+    assert!(watched.contains("\"targetCPUUtilizationPercentage\":70"), "{watched}");
+}
+
 #[tokio::test]
 async fn service_created_by_put_and_returned_by_delete() {
     const SERVICE: &str = "/api/v1/namespaces/default/services/s";

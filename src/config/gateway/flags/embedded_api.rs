@@ -28,8 +28,8 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         Flag::new(
             "enable-garbage-collector",
             FlagKind::Switch,
-            "false",
-            "A garbage collector runs beside this gateway, that of a kube-controller-manager: deletions with propagationPolicy Foreground and Orphan leave the rest to it. Without, --embedded-api refuses them",
+            "true",
+            "Deletions with propagationPolicy Foreground and Orphan become finalizers, which the garbage collector of a kube-controller-manager beside this gateway removes. With false --embedded-api refuses such deletions",
         ),
         Flag::new(
             "controllers",
@@ -77,7 +77,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "disable-admission-plugins",
             FlagKind::List("NAME"),
             "",
-            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
+            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateApproval, CertificateSigning, CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
         ),
         Flag::new(
             "unsafe-no-fsync",

@@ -17,7 +17,7 @@ const WORKLOADS: [(&str, &str); 3] = [
 pub(super) fn workloads_run_and_are_drained(environment: &TestEnvironment) {
     let directory = environment.scratch("cluster-without-machines");
     let admin = environment.cluster.admin();
-    let flags = [("--enable-garbage-collector", "true"), ("--controllers", "-namespace-controller")];
+    let flags = [("--controllers", "-namespace-controller")];
     let embedded = Gateway::start_embedded_api(&environment.cluster, &directory, "embedded", &flags);
     let endpoint = embedded.endpoint.clone();
     let config = kubeconfig::write(&directory, "components", &endpoint.url(), &endpoint.authority, Some(admin));
