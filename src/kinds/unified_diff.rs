@@ -1,11 +1,14 @@
 //! Differences of two texts by lines, as Go's difflib shows them, which is Python's (`github.com/pmezard/go-difflib`).
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Lines around a difference.
 const CONTEXT: usize = 3;
-/// Texts with more lines are not compared: the work may grow with the square of their number.
-const MAX_LINES: usize = 1000;
+/// Texts with more lines are not compared.
+const MAX_LINES: usize = 4000;
+/// Lines that a comparison looks at: the work may grow with the square of their number.
+const MAX_STEPS: usize = 400_000;
 /// Number of lines from which on frequent ones are not searched for.
 const FREQUENT_FROM: usize = 200;
 
@@ -29,16 +32,22 @@ struct LineMatcher<'t> {
     new: Vec<&'t str>,
     /// Positions of the new lines, but for frequent ones.
     positions: HashMap<&'t str, Vec<usize>>,
+    /// Lines that may still be looked at.
+    steps: Cell<usize>,
 }
 
-/// The unified diff of two texts; empty if they have too many lines.
+/// The unified diff of two texts; empty if they have too many lines, or the comparison takes too many steps.
 pub(super) fn unified_diff(old: &str, new: &str) -> String {
     let matcher = LineMatcher::new(old, new);
     if matcher.old.len().max(matcher.new.len()) > MAX_LINES {
         return String::new();
     }
     let mut out = String::new();
-    for group in matcher.groups() {
+    let groups = matcher.groups();
+    if matcher.steps.get() == 0 {
+        return String::new();
+    }
+    for group in groups {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let range = |start: usize, end: usize| match end - start {
             1 => format!("{}", start + 1),
@@ -77,7 +86,7 @@ impl<'t> LineMatcher<'t> {
             let most = new.len() / 100 + 1;
             positions.retain(|_, found| found.len() <= most);
         }
-        LineMatcher { old, new, positions }
+        LineMatcher { old, new, positions, steps: Cell::new(MAX_STEPS) }
     }
 
     /// The longest equal part within bounds, the first of several.
@@ -90,6 +99,11 @@ impl<'t> LineMatcher<'t> {
         // Lengths of the matches that end at the line before, by the position after their end.
         let mut lengths: HashMap<usize, usize> = HashMap::new();
         for (index, line) in self.old.iter().enumerate().take(old_end).skip(old_start) {
+            let positions = self.positions.get(line).map_or(0, Vec::len);
+            self.steps.set(self.steps.get().saturating_sub(1 + positions + line.len() / 64));
+            if self.steps.get() == 0 {
+                return MatchingBlock { old: old_start, new: new_start, size: 0 };
+            }
             let mut next = HashMap::new();
             for &position in self.positions.get(line).into_iter().flatten() {
                 if position < new_start {
@@ -204,6 +218,12 @@ impl<'t> LineMatcher<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unified_diff_of_costly_texts_is_empty() {
+        let lines = |step: usize| (0..2000).map(|number| format!("{}\n", number * step % 2003)).collect::<String>();
+        assert_eq!(unified_diff(&lines(1), &lines(7)), "");
+    }
 
     #[test]
     fn unified_diff_as_go_difflib() {

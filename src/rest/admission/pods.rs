@@ -148,7 +148,9 @@ impl AdmittedWrite<'_> {
             }
         }
         let added = scheduling["tolerations"].as_array().cloned().unwrap_or_default();
-        if let Some(tolerations) = tolerations(pod).filter(|_| !added.is_empty()) {
+        if !added.is_empty()
+            && let Some(tolerations) = tolerations(pod)
+        {
             let mut seen: HashSet<String> = tolerations.iter().map(write_json).collect();
             tolerations.extend(added.into_iter().filter(|toleration| seen.insert(write_json(toleration))));
         }

@@ -116,9 +116,13 @@ async fn put_that_creates_refused_without_permission_to_create() {
         assert_eq!(updated.status, 200, "{}", updated.text());
     }
     // In a kube-apiserver's order: the object is valid before the permission is asked for, and the namespace exists.
+    let invalid = json!({"metadata": {"name": "b"}, "subsets": [{"addresses": [{"ip": "x"}]}]});
+    let refused = send_json(&client, Method::PUT, "/api/v1/namespaces/default/endpoints/b", &invalid).await;
+    refused.assert_failure(422, "Invalid");
+    // But for a Service, which would reserve an address before.
     let invalid = json!({"metadata": {"name": "b"}, "spec": {"ports": [{"port": 0}]}});
     let refused = send_json(&client, Method::PUT, "/api/v1/namespaces/default/services/b", &invalid).await;
-    refused.assert_failure(422, "Invalid");
+    refused.assert_failure(403, "Forbidden");
     let lease = json!({"metadata": {"name": "b"}});
     let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/nowhere/leases/b";
     send_json(&client, Method::PUT, elsewhere, &lease).await.assert_failure(404, "NotFound");
