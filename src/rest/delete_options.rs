@@ -1,5 +1,7 @@
 //! `metav1.DeleteOptions`, from the body or the query.
 
+use std::collections::HashSet;
+
 use kubeapi::field_error::{FieldError, invalid_options_status};
 use kubeapi::json::read_json;
 use kubeapi::list_options::{is_true, parse_int64};
@@ -49,7 +51,8 @@ impl PropagationPolicy {
     /// The finalizers of an object when it is deleted, if they change (`deletionFinalizersForGarbageCollection` in
     /// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
     pub(super) fn new_finalizers(self, rule: DependentsRule, old: &[&str]) -> Option<Vec<String>> {
-        let has = |finalizer: &str| old.contains(&finalizer);
+        let before: HashSet<&str> = old.iter().copied().collect();
+        let has = |finalizer: &str| before.contains(finalizer);
         let added = match (rule, self) {
             (DependentsRule::Unsupported, _) | (_, PropagationPolicy::Background) => None,
             (_, PropagationPolicy::Foreground) => Some(FOREGROUND_FINALIZER),
@@ -61,7 +64,7 @@ impl PropagationPolicy {
         };
         let others = old.iter().copied().filter(|one| ![FOREGROUND_FINALIZER, ORPHAN_FINALIZER].contains(one));
         let new: Vec<&str> = others.chain(added).collect();
-        let is_same = new.iter().all(|finalizer| has(finalizer)) && old.iter().all(|finalizer| new.contains(finalizer));
+        let is_same = new.iter().copied().collect::<HashSet<_>>() == before;
         (!is_same).then(|| new.into_iter().map(str::to_owned).collect())
     }
 }
