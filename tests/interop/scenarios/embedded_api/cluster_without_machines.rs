@@ -19,7 +19,7 @@ pub(super) fn workloads_run_and_are_drained(environment: &TestEnvironment) {
     let admin = environment.cluster.admin();
     let flags = [("--controllers", "-namespace-controller")];
     let embedded = Gateway::start_embedded_api(&environment.cluster, &directory, "embedded", &flags);
-    let endpoint = embedded.endpoint.clone();
+    let endpoint = &embedded.endpoint;
     let config = kubeconfig::write(&directory, "components", &endpoint.url(), &endpoint.authority, Some(admin));
     let _components = start_components(environment, &directory, &config);
     let node = json!({
