@@ -4,7 +4,9 @@
 //	go run . --narthex FILE --work DIR [--timeout DURATION] [SUITE...]
 //
 // The module is of one version, its tree and test programs are kept in the folder. controller-runtime.tsv names each
-// test that is known to fail with the capability that it waits for. Exit status 1 if another test fails.
+// test that is known to fail with the capability that it waits for. A suite in which another test fails runs once more:
+// a test that passes then is flaky. Exit status 1 if a test fails twice. The names of both are appended to the files
+// that $NARTHEX_FLAKY_TESTS and $NARTHEX_FAILED_TESTS name.
 package main
 
 import (
@@ -56,7 +58,21 @@ var suites = []suite{
 // A result is the outcome of the tests of a suite, by name.
 type result struct {
 	passed map[string]bool
-	took   time.Duration
+	// Why tests failed, where the report of Ginkgo says so.
+	failures map[string]string
+	took     time.Duration
+}
+
+// unexpected returns the failed tests that none of the known ones names.
+func (one result) unexpected(name string, expected map[string]string) []string {
+	var wrong []string
+	for test, ok := range one.passed {
+		if _, isKnown := expected[name+"\t"+test]; !ok && !isKnown {
+			wrong = append(wrong, test)
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
 }
 
 func main() {
@@ -99,28 +115,26 @@ func run(narthex, work string, timeout time.Duration, names []string) (int, erro
 	}
 	fmt.Printf("%s %s\n\n| Suite | Passed | Of | Seconds | What the others wait for |\n|---|---|---|---|---|\n", module, version)
 	unexpected, passed, all := 0, 0, 0
+	var failures strings.Builder
 	for _, one := range suites {
 		if len(names) > 0 && !slices.Contains(names, one.name) {
 			continue
 		}
-		result, err := runSuite(one, tree, work, assets, timeout)
+		result, flaky, err := runTwice(one, expected, func() (result, error) {
+			return runSuite(one, tree, work, assets, timeout)
+		})
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", one.name, err)
 		}
+		wrong := result.unexpected(one.name, expected)
 		waits, good := map[string]int{}, 0
-		var wrong []string
 		for name, ok := range result.passed {
-			capability, isKnown := expected[one.name+"\t"+name]
-			switch {
-			case ok:
+			if ok {
 				good++
-			case isKnown:
+			} else if capability, isKnown := expected[one.name+"\t"+name]; isKnown {
 				waits[capability]++
-			default:
-				wrong = append(wrong, name)
 			}
 		}
-		slices.Sort(wrong)
 		var reasons []string
 		for capability, count := range waits {
 			reasons = append(reasons, fmt.Sprintf("%s %d", capability, count))
@@ -128,15 +142,61 @@ func run(narthex, work string, timeout time.Duration, names []string) (int, erro
 		slices.Sort(reasons)
 		for _, name := range wrong {
 			reasons = append(reasons, "**"+name+"**")
+			fmt.Fprintf(&failures, "\n%s: %s\n%s\n", one.name, name, result.failures[name])
+		}
+		for _, name := range flaky {
+			reasons = append(reasons, name+" (flaky)")
 		}
 		fmt.Printf("| %s | %d | %d | %.0f | %s |\n", one.name, good, len(result.passed), result.took.Seconds(), strings.Join(reasons, ", "))
 		unexpected, passed, all = unexpected+len(wrong), passed+good, all+len(result.passed)
 		if len(result.passed) == 0 {
 			unexpected++
+			fmt.Fprintf(&failures, "\n%s: no test ran\n", one.name)
+		}
+		if err := errors.Join(record("NARTHEX_FAILED_TESTS", one.name, wrong), record("NARTHEX_FLAKY_TESTS", one.name, flaky)); err != nil {
+			return 0, err
 		}
 	}
+	fmt.Print(failures.String())
 	fmt.Printf("\n%d of %d passed; %d failed for no known reason. Logs: %s\n", passed, all, unexpected, filepath.Join(work, "logs"))
 	return unexpected, nil
+}
+
+// runTwice runs a suite, and once more if a test fails that is not known to. Returns the last result, and the tests
+// that failed the first time alone.
+func runTwice(one suite, expected map[string]string, run func() (result, error)) (result, []string, error) {
+	first, err := run()
+	wrong := first.unexpected(one.name, expected)
+	if err != nil || len(wrong) == 0 && len(first.passed) > 0 {
+		return first, nil, err
+	}
+	second, err := run()
+	var flaky []string
+	for _, name := range wrong {
+		if second.passed[name] {
+			flaky = append(flaky, name)
+		}
+	}
+	return second, flaky, err
+}
+
+// record appends tests to the file that an environment variable names, if any.
+func record(variable, suite string, tests []string) error {
+	path := os.Getenv(variable)
+	if path == "" || len(tests) == 0 {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for _, test := range tests {
+		if _, err := fmt.Fprintf(file, "suites: %s: %s\n", suite, test); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readKnown reads lines of suite, test and capability.
@@ -232,15 +292,12 @@ func runSuite(one suite, tree, work, assets string, timeout time.Duration) (resu
 	if err := test.Run(); err != nil && !errors.As(err, &failed) {
 		return result{}, err
 	}
-	passed := map[string]bool{}
-	if err := readReport(report, passed); err != nil {
-		return result{}, err
-	}
-	return result{passed: passed, took: time.Since(began)}, readLog(log.Name(), passed)
+	found := result{passed: map[string]bool{}, failures: map[string]string{}, took: time.Since(began)}
+	return found, errors.Join(found.readReport(report), found.readLog(log.Name()))
 }
 
 // readReport adds the outcome of the specs of Ginkgo.
-func readReport(path string, passed map[string]bool) error {
+func (one result) readReport(path string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -251,6 +308,7 @@ func readReport(path string, passed map[string]bool) error {
 		SpecReports []struct {
 			ContainerHierarchyTexts           []string
 			LeafNodeType, LeafNodeText, State string
+			Failure                           struct{ Message string }
 		}
 	}
 	if err := json.Unmarshal(text, &reports); err != nil {
@@ -266,7 +324,8 @@ func readReport(path string, passed map[string]bool) error {
 			if !isSpec {
 				name = "<" + spec.LeafNodeType + ">"
 			}
-			passed[name] = ok
+			one.passed[name] = ok
+			one.failures[name] = spec.Failure.Message
 		}
 	}
 	return nil
@@ -275,9 +334,9 @@ func readReport(path string, passed map[string]bool) error {
 var outcome = regexp.MustCompile(`^\s*--- (PASS|FAIL): (\S+)`)
 
 // readLog adds the outcome of Go tests. The test that runs the specs of a suite fails with any of them.
-func readLog(path string, passed map[string]bool) error {
+func (one result) readLog(path string) error {
 	hasFailedSpecs := false
-	for _, ok := range passed {
+	for _, ok := range one.passed {
 		hasFailedSpecs = hasFailedSpecs || !ok
 	}
 	log, err := os.Open(path)
@@ -292,7 +351,7 @@ func readLog(path string, passed map[string]bool) error {
 		if match == nil || hasFailedSpecs && match[1] == "FAIL" && !strings.Contains(match[2], "/") {
 			continue
 		}
-		passed["go test "+match[2]] = match[1] == "PASS"
+		one.passed["go test "+match[2]] = match[1] == "PASS"
 	}
 	return lines.Err()
 }
