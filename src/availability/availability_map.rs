@@ -294,6 +294,11 @@ impl Default for AvailabilityMap {
 }
 
 impl AvailabilityMap {
+    /// The availability of the APIService `name`, if it is in use.
+    pub fn get(&self, name: &str) -> Option<Arc<Availability>> {
+        self.0.by_name.lock().get(name).and_then(Weak::upgrade)
+    }
+
     /// The availability of the APIService `name`; a new `Unknown` one if none is in use.
     pub fn get_or_insert(&self, name: &str) -> Arc<Availability> {
         let mut by_name = self.0.by_name.lock();

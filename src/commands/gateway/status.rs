@@ -271,9 +271,10 @@ pub(in crate::commands) fn egress_report(routes: &EgressRoutes, metrics: &Egress
     lines.flatten().collect()
 }
 
-/// Document problems of available APIServices; the others have the reason in their condition.
+/// Document problems of available APIServices; the others have the reason in their condition. One that was removed has
+/// no problems, though its documents are forgotten later.
 fn document_problems(shared: &GatewayState, availability: &AvailabilityMap) -> Vec<String> {
-    let available = |name: &str| name == DELEGATE || availability.get_or_insert(name).is_available();
+    let available = |name: &str| name == DELEGATE || availability.get(name).is_some_and(|of| of.is_available());
     let documents = shared.documents.discovery.load();
     let sources = documents.sources();
     let discovery = sources.iter().filter(|source| source.is_polled && !source.problem.is_empty());
