@@ -188,13 +188,19 @@ fn validate_request(input: &ValidationInput<'_>) -> FieldErrors {
     errors
 }
 
-/// Checks that a request is one of PKCS #10 in PEM, signed by its key.
-fn check_request(pem: &[u8]) -> Result<(), String> {
+/// The DER of the request of PKCS #10 that is in PEM.
+///
+/// # Errors
+/// Upstream's text about another section, or none.
+pub fn read_certificate_request(pem: &[u8]) -> Result<Vec<u8>, String> {
     let no_request = || "PEM block type must be CERTIFICATE REQUEST".to_owned();
     let (kind, der) = <(SectionKind, Vec<u8>)>::from_pem_slice(pem).map_err(|_| no_request())?;
-    if kind != SectionKind::Csr {
-        return Err(no_request());
-    }
+    if kind == SectionKind::Csr { Ok(der) } else { Err(no_request()) }
+}
+
+/// Checks that a request is one of PKCS #10 in PEM, signed by its key.
+fn check_request(pem: &[u8]) -> Result<(), String> {
+    let der = read_certificate_request(pem)?;
     let malformed = || "asn1: structure error: malformed certificate request".to_owned();
     X509CertificationRequest::from_der(&der).map_err(|_| malformed())?;
     let signed = SignedRequest::read(&der).ok_or_else(malformed)?;

@@ -130,7 +130,7 @@ pub(super) fn is_invalid_selector(selector: &Value) -> bool {
 
 /// The text of a label selector (`FormatLabelSelector`).
 pub(super) fn format_label_selector(selector: &Value) -> String {
-    match selector_text(selector) {
+    match label_selector_text(selector) {
         None => "<error>".to_owned(),
         Some(empty) if empty.is_empty() => "<none>".to_owned(),
         Some(text) => text,
@@ -156,7 +156,7 @@ pub(super) fn selector_struct_text(selector: &Value) -> String {
 }
 
 /// The requirements of a selector in the order of their keys; none if one of them is invalid.
-fn selector_text(selector: &Value) -> Option<String> {
+pub fn label_selector_text(selector: &Value) -> Option<String> {
     let mut requirements = Vec::new();
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();

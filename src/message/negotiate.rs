@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
-use kubeapi::StatusEncoding;
+use kubeapi::{Query, StatusEncoding};
 
 /// The `Accept` header of a request. It is stored apart from the request, whose headers are forwarded before it is
 /// known whether the gateway must respond itself.
@@ -32,9 +32,17 @@ impl Accept {
 }
 
 /// Whether people use the client that `User-Agent` names: curl, wget or a browser.
-pub fn is_human_client(headers: &HeaderMap) -> bool {
+fn is_human_client(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
     [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name))
+}
+
+/// Whether JSON is indented: by the parameter `pretty`, else for clients that people use.
+pub fn is_pretty_print(query: &Query<'_>, headers: &HeaderMap) -> bool {
+    match query.get("pretty") {
+        Some(pretty) if !pretty.is_empty() => matches!(&*pretty, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        _ => is_human_client(headers),
+    }
 }
 
 /// One entry of an `Accept` header.

@@ -15,6 +15,8 @@ enum Serving {
     Stored(Enforcement),
     /// Read and watched: the gateway itself makes the objects.
     Generated,
+    /// No object is stored: requests are answered by a function of the kind.
+    Unstored,
     /// Of a CustomResourceDefinition: objects are stored.
     Custom,
 }
@@ -36,7 +38,7 @@ const WORKLOAD: Serving = Serving::Stored(Enforcement::Controllers);
 
 /// Group, plural (`*` for all others of the group), and what is done with it. The order of groups is kube-apiserver's in
 /// discovery.
-const SERVED: [(&str, &str, Serving); 31] = [
+const SERVED: [(&str, &str, Serving); 33] = [
     ("apiregistration.k8s.io", "apiservices", Serving::Required),
     ("", "configmaps", Serving::Required),
     ("", "endpoints", Serving::Required),
@@ -48,6 +50,8 @@ const SERVED: [(&str, &str, Serving); 31] = [
     ("", "limitranges", UNENFORCED),
     ("", "resourcequotas", UNENFORCED),
     ("", "replicationcontrollers", WORKLOAD),
+    ("", "bindings", Serving::Unstored),
+    ("", "componentstatuses", Serving::Unstored),
     ("", "*", STORED),
     ("apps", "controllerrevisions", STORED),
     ("apps", "*", WORKLOAD),
@@ -71,20 +75,11 @@ const SERVED: [(&str, &str, Serving); 31] = [
 ];
 
 /// The subresources that are served of objects that are stored.
-const SUBRESOURCES: [&str; 12] = [
-    "status",
-    "finalize",
-    "scale",
-    "approval",
-    "ephemeralcontainers",
-    "resize",
-    "eviction",
-    "binding",
-    "attach",
-    "exec",
-    "log",
-    "portforward",
-];
+const SUBRESOURCES: [&str; 8] =
+    ["status", "finalize", "scale", "approval", "ephemeralcontainers", "resize", "eviction", "binding"];
+
+/// Subresources by which a client reaches a kubelet, a Pod or a Service.
+pub const CONNECT_SUBRESOURCES: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// Verbs of a custom resource, in kube-apiserver's order.
 pub(super) const CUSTOM_VERBS: [&str; 8] =
@@ -114,14 +109,19 @@ impl CatalogEntry {
         CatalogEntry { kind, serving: Serving::Custom }
     }
 
-    /// Whether objects are stored. If not, the gateway itself makes them.
+    /// Whether objects are stored.
     pub fn is_stored(&self) -> bool {
-        self.serving != Serving::Generated
+        !matches!(self.serving, Serving::Generated | Serving::Unstored)
+    }
+
+    /// Whether the gateway itself makes the objects, which clients read and watch.
+    pub fn is_generated(&self) -> bool {
+        self.serving == Serving::Generated
     }
 
     /// Whether `--runtime-config` can turn the resource off.
     pub fn is_optional(&self) -> bool {
-        matches!(self.serving, Serving::Stored(_))
+        matches!(self.serving, Serving::Stored(_) | Serving::Unstored)
     }
 
     /// What acts on the objects.
@@ -134,7 +134,7 @@ impl CatalogEntry {
 
     /// The verbs of the resource in discovery.
     pub fn verbs(&self) -> &[&'static str] {
-        if self.is_stored() { &self.kind.version.verbs } else { &READ_VERBS }
+        if self.is_generated() { &READ_VERBS } else { &self.kind.version.verbs }
     }
 
     /// The verbs that are answered. While a CRD is being deleted, discovery lists fewer.
@@ -145,7 +145,11 @@ impl CatalogEntry {
     /// The verbs of a subresource that are served; none if it is not served.
     pub fn subresource_verbs(&self, name: &str) -> &[&'static str] {
         match (self.kind.version.subresource(name), name) {
-            (Some(subresource), name) if self.is_stored() && SUBRESOURCES.contains(&name) => &subresource.verbs,
+            (Some(subresource), name)
+                if self.is_stored() && (SUBRESOURCES.contains(&name) || CONNECT_SUBRESOURCES.contains(&name)) =>
+            {
+                &subresource.verbs
+            }
             (Some(_), "status") => &READ_VERBS[..1],
             _ => &[],
         }
@@ -207,8 +211,10 @@ impl ResourceCatalog {
                 resource.group == *group
                     && if *plural == "*" { !is_named_before(resource) } else { resource.plural == *plural }
             });
+            // Reviews are answered before the catalog is asked.
+            let is_kept = |resource: &Resource| resource.storage.is_some() || *serving == Serving::Unstored;
             for resource in all {
-                for version in resource.versions.iter().filter(|_| resource.storage.is_some()) {
+                for version in resource.versions.iter().filter(|_| is_kept(resource)) {
                     let kind = ServedKind { resource: resource.clone(), version: version.clone() };
                     let entry = CatalogEntry { kind, serving: *serving };
                     if !entry.is_optional() || is_enabled(&entry) {
@@ -282,8 +288,10 @@ mod tests {
             catalog.entries().iter().map(|entry| entry.kind.resource.plural.to_string()).collect()
         };
         let stored = builtin_kinds().resources().iter().filter(|resource| resource.storage.is_some());
-        assert_eq!(catalog.entries().len(), stored.map(|resource| resource.versions.len()).sum::<usize>());
-        assert!(catalog.entries().iter().all(CatalogEntry::is_stored));
+        let (kept, unstored): (Vec<_>, Vec<_>) = catalog.entries().iter().partition(|entry| entry.is_stored());
+        assert_eq!(kept.len(), stored.map(|resource| resource.versions.len()).sum::<usize>());
+        let unstored: Vec<&str> = unstored.iter().map(|entry| &*entry.kind.resource.plural).collect();
+        assert_eq!(unstored, ["bindings", "componentstatuses"]);
         let required = [
             "apiservices",
             "configmaps",
@@ -308,7 +316,7 @@ mod tests {
         ] {
             assert!(catalog.find(group, version, plural).is_some(), "{plural}");
         }
-        assert!(catalog.find("", "v1", "bindings").is_none() && catalog.find("", "v1", "*").is_none());
+        assert!(catalog.find("", "v1", "*").is_none());
         let deployments = catalog.find("apps", "v1", "deployments").unwrap();
         assert_eq!(deployments.subresource_verbs("status"), ["get", "patch", "update"]);
         let names: std::collections::BTreeSet<_> = catalog.entries().iter().map(CatalogEntry::name).collect();

@@ -11,6 +11,7 @@ pub(super) enum AdmissionPlugin {
     DefaultIngressClass,
     DefaultStorageClass,
     DefaultTolerationSeconds,
+    NamespaceLifecycle,
     PersistentVolumeClaimResize,
     Priority,
     RuntimeClass,
@@ -19,7 +20,7 @@ pub(super) enum AdmissionPlugin {
 }
 
 /// All plugins of a kube-apiserver, and those that act here.
-const PLUGINS: [(&str, Option<AdmissionPlugin>); 44] = [
+const PLUGINS: [(&str, Option<AdmissionPlugin>); 41] = [
     ("AlwaysAdmit", None),
     ("AlwaysDeny", None),
     ("AlwaysPullImages", None),
@@ -41,12 +42,11 @@ const PLUGINS: [(&str, Option<AdmissionPlugin>); 44] = [
     ("MutatingAdmissionWebhook", None),
     ("NamespaceAutoProvision", None),
     ("NamespaceExists", None),
-    ("NamespaceLifecycle", None),
+    ("NamespaceLifecycle", Some(AdmissionPlugin::NamespaceLifecycle)),
     ("NodeDeclaredFeatureValidator", None),
     ("NodeRestriction", None),
     ("OwnerReferencesPermissionEnforcement", None),
     ("PersistentVolumeClaimResize", Some(AdmissionPlugin::PersistentVolumeClaimResize)),
-    ("PersistentVolumeLabel", None),
     ("PodGroupProtection", None),
     ("PodGroupWorkloadExists", None),
     ("PodNodeSelector", None),
@@ -57,9 +57,7 @@ const PLUGINS: [(&str, Option<AdmissionPlugin>); 44] = [
     ("Priority", Some(AdmissionPlugin::Priority)),
     ("ResourceQuota", None),
     ("RuntimeClass", Some(AdmissionPlugin::RuntimeClass)),
-    ("SecurityContextDeny", None),
     ("ServiceAccount", None),
-    ("ServiceAccountIssuerDiscovery", None),
     ("StorageObjectInUseProtection", Some(AdmissionPlugin::StorageObjectInUseProtection)),
     ("TaintNodesByCondition", Some(AdmissionPlugin::TaintNodesByCondition)),
     ("ValidatingAdmissionPolicy", None),

@@ -1,5 +1,5 @@
-//! The subresource `binding` of Pods, and the resource `bindings`: a scheduler assigns a Pod to a node (`BindingREST` in
-//! `pkg/registry/core/pod/storage/storage.go`).
+//! The subresource `binding` of Pods, and the resource `bindings`: a scheduler assigns a Pod to a node (`BindingREST` and
+//! `LegacyBindingREST` in `pkg/registry/core/pod/storage/storage.go`).
 
 use kubeapi::Status;
 use kubeapi::field_error::FieldError;
@@ -14,16 +14,15 @@ use super::representation::VerbReply;
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, namespace, request_body};
+use super::{metadata, request_body};
 use crate::conversion::stored_object;
 use crate::kinds::set_pod_condition;
 use crate::resources::ServedKind;
 
-/// Assigns a Pod to the node that the `Binding` in the body names. Without a name in the path, that of the `Binding` is
-/// the Pod's.
+/// Assigns a Pod to the node that the `Binding` in the body names. If the path names no Pod, the `Binding` does.
 ///
 /// # Errors
-/// 404, 409 for a Pod that is bound, is being deleted or has gates, or is another one than the `Binding` says.
+/// 400 without a name, 404, 409 for a Pod that is bound, is being deleted or has gates, or is another one than the `Binding` says.
 pub(super) async fn bind(
     api: &ApiServer,
     pods: &ResourceCollection,
@@ -33,29 +32,23 @@ pub(super) async fn bind(
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
-    let of_binding = ObjectTarget::new(kind.clone(), target.namespace, target.name.clone(), "");
-    let decoded = request_body::decode(request, &of_binding, options.validation).await?;
-    warnings.extend(decoded.warnings);
-    let mut binding = decoded.object;
-    metadata::set_namespace(&of_binding, &mut binding)?;
+    let binding = request_body::decode_subresource(api, request, (target, kind), options.validation, warnings).await?;
     let meta = ObjectMetaView::of_map(&binding);
-    if !target.name.is_empty() && meta.name() != target.name {
-        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    if meta.name().is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
     }
-    request.creation.check().await?;
-    namespace::check_active(api, target, &binding).await?;
-    let target = ObjectTarget::new(target.kind.clone(), target.namespace, meta.name().to_owned(), "binding");
+    let target = &ObjectTarget::new(target.kind.clone(), target.namespace, meta.name().to_owned(), "binding");
     let errors = binding_errors(binding.get("target").unwrap_or(&Value::Null));
     if !errors.is_empty() {
         // As upstream: an error without a reason.
         return Err(Status::new(500, "", join_errors(&errors)));
     }
     let key = target.key(pods)?;
-    let mut latest = pods.get_latest(&key).await.map_err(|error| cache_error(&target, error))?;
+    let mut latest = pods.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     loop {
         let current = latest.ok_or_else(|| target.not_found())?;
-        check_preconditions(&target, &current, &meta)?;
-        let pod = assigned_pod(&target, stored_object(&current).await?, &binding)?;
+        check_preconditions(target, &current, &meta)?;
+        let pod = assigned_pod(target, stored_object(&current).await?, &binding)?;
         if !options.is_dry_run {
             let value = write_stored_json(&pod).bytes;
             match pods.update(&key, current.revision(), value.into(), None).await {
@@ -64,7 +57,7 @@ pub(super) async fn bind(
                     latest = current;
                     continue;
                 }
-                Err(error) => return Err(cache_error(&target, error)),
+                Err(error) => return Err(cache_error(target, error)),
             }
         }
         return Ok(VerbReply::created());

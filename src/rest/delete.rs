@@ -28,7 +28,7 @@ pub(super) async fn delete(
     request: &ApiRequest<'_>,
 ) -> Result<VerbReply, Status> {
     let options = DeleteOptions::parse(request, api.settings.has_collector).await?;
-    namespace::check_deletable(target)?;
+    namespace::check_deletable(api, target)?;
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;

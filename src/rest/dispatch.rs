@@ -10,12 +10,14 @@ use super::request::{ApiRequest, FailedRequest};
 use super::subresource_kind::body_kind;
 use super::target::ObjectTarget;
 use super::{
-    binding, create, delete, eviction, kubelet_streams, patch, read, representation, scale, update, warnings, watch,
+    binding, component_status, create, delete, eviction, kubelet_streams, patch, proxy, read, representation, scale,
+    update, warnings, watch,
 };
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
 use crate::kinds::deprecation_warning;
 use crate::message::Body;
+use crate::resources::catalog::CONNECT_SUBRESOURCES;
 
 impl ApiServer {
     /// The response to a request for a resource of the catalog.
@@ -46,14 +48,22 @@ impl ApiServer {
         warnings: &mut Vec<String>,
     ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
+        warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
+        match target.kind.resource.group_resource() {
+            ("", "bindings") => return self.bind_named(&target, request, warnings).await,
+            ("", "componentstatuses") => return component_status::read(self, &target, request).await,
+            _ => {}
+        }
         let collection = self.collection(&target.kind.resource)?;
         let _schemas = schema_work::compile_schemas(&target.kind).await?;
         let verb = &*request.info.verb;
-        warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
-        if kubelet_streams::STREAMS.contains(&target.subresource) {
+        if target.subresource == "proxy" {
+            return Err(proxy::refusal(self, &collection, &target).await);
+        }
+        if CONNECT_SUBRESOURCES.contains(&target.subresource) {
             return kubelet_streams::open(&collection, &target, request).await;
         }
-        if let Some(kind) = body_kind(&target) {
+        if let Some(kind) = body_kind(target.subresource) {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = match target.subresource {
                 "eviction" => eviction::evict(self, &collection, &target, kind, request, warnings).await?,
@@ -76,5 +86,20 @@ impl ApiServer {
         };
         let content = reply.content.convert(&self.converter, &target.kind, &collection).await?;
         representation::respond(&target.kind, media_type, reply.code, content).await
+    }
+
+    /// Creates a `Binding`, which names its Pod.
+    async fn bind_named(
+        &self,
+        target: &ObjectTarget<'_>,
+        request: &ApiRequest<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Response<Body>, Status> {
+        let media_type = OutputMediaType::negotiate(&target.kind, "create", request.query, request.headers)?;
+        let pods = self.catalog.get().find("", "v1", "pods").map(|entry| entry.kind.clone());
+        let pod = ObjectTarget::new(pods.ok_or_else(Status::not_found)?, target.namespace, "", "binding");
+        let collection = self.collection(&pod.kind.resource)?;
+        let reply = binding::bind(self, &collection, &pod, &target.kind, request, warnings).await?;
+        representation::respond(&target.kind, media_type, reply.code, reply.content).await
     }
 }

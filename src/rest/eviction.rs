@@ -12,12 +12,12 @@ use store::watch_cache::{Error, ListQuery, ResourceCollection, Stored};
 use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
 use super::errors::{cache_error, modified};
-use super::object_removal::remove;
+use super::object_removal::{check_preconditions, remove};
 use super::representation::VerbReply;
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{metadata, namespace, request_body};
+use super::{metadata, request_body};
 use crate::conversion::stored_object;
 use crate::kinds::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 use crate::resources::ServedKind;
@@ -51,16 +51,7 @@ pub(super) async fn evict(
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
-    let of_eviction = ObjectTarget::new(kind.clone(), target.namespace, target.name.clone(), "");
-    let decoded = request_body::decode(request, &of_eviction, options.validation).await?;
-    warnings.extend(decoded.warnings);
-    let mut eviction = decoded.object;
-    metadata::set_namespace(&of_eviction, &mut eviction)?;
-    if ObjectMetaView::of_map(&eviction).name() != target.name {
-        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
-    }
-    request.creation.check().await?;
-    namespace::check_active(api, target, &eviction).await?;
+    let eviction = request_body::decode_subresource(api, request, (target, kind), options.validation, warnings).await?;
     let given = eviction.get("deleteOptions").unwrap_or(&Value::Null);
     let deletion = DeleteOptions::of_eviction(given, options.is_dry_run, api.settings.has_collector)?;
     let of_pod = ObjectTarget::new(target.kind.clone(), target.namespace, target.name.clone(), "");
@@ -234,8 +225,15 @@ async fn delete_evicted(
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting",
         });
+        // As upstream, which looks at empty ones only when it deletes the Pod.
+        let is_given = |text: &String| !text.is_empty();
+        let preconditions = DeleteOptions {
+            uid: options.uid.clone().filter(is_given),
+            resource_version: options.resource_version.clone().filter(is_given),
+            ..options.clone()
+        };
         loop {
-            check_pod(target, &stored, &options)?;
+            check_preconditions(target, &stored, &preconditions)?;
             set_pod_condition(&mut pod, &condition, &metadata::now());
             let value = write_stored_json(&pod).bytes;
             if value == **stored.bytes() {
@@ -258,23 +256,4 @@ async fn delete_evicted(
         }
     }
     remove(pods, target, stored, &options).await.map(drop)
-}
-
-/// 409 if the Pod is not the one that the preconditions mean.
-fn check_pod(target: &ObjectTarget<'_>, pod: &Stored, options: &DeleteOptions) -> Result<(), Status> {
-    let version = pod.revision().to_string();
-    let preconditions = [
-        ("UID", options.uid.as_deref(), &*pod.metadata().uid, "deleted and then recreated"),
-        ("ResourceVersion", options.resource_version.as_deref(), version.as_str(), "modified"),
-    ];
-    for (what, wanted, found, then) in preconditions {
-        if let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && *wanted != found) {
-            let why = format!(
-                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have \
-                 been {then}"
-            );
-            return Err(Status::conflict("", "Pod", &target.name, why));
-        }
-    }
-    Ok(())
 }

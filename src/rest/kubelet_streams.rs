@@ -14,9 +14,6 @@ use super::target::ObjectTarget;
 use crate::conversion::stored_object;
 use crate::message::Body;
 
-/// The subresources.
-pub(super) const STREAMS: [&str; 4] = ["attach", "exec", "log", "portforward"];
-
 /// Answers a request for a stream of a Pod.
 ///
 /// # Errors

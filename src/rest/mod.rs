@@ -8,6 +8,7 @@ mod admission;
 mod admission_plugins;
 mod api_server;
 mod binding;
+mod component_status;
 #[cfg(test)]
 mod cost_tests;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod object_publisher;
 mod object_removal;
 mod object_type;
 mod patch;
+mod proxy;
 mod read;
 mod removal_queues;
 mod representation;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use store::watch_cache::{Error, ResourceCollection, Stored};
 use store::{CommitCondition, Key};
 
+use super::admission_plugins::AdmissionPlugin;
 use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::target::ObjectTarget;
@@ -29,7 +30,7 @@ pub(super) async fn check_active(
     target: &ObjectTarget<'_>,
     object: &Map<String, Value>,
 ) -> Result<Option<CommitCondition>, Status> {
-    if target.namespace.is_empty() {
+    if target.namespace.is_empty() || !api.has_plugin(AdmissionPlugin::NamespaceLifecycle) {
         return Ok(None);
     }
     let namespaces = builtin_kinds().resource("", "namespaces");
@@ -58,14 +59,16 @@ pub(super) async fn check_active(
 ///
 /// # Errors
 /// 403 for such a namespace.
-pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
-    if target.rules.removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
+pub(super) fn check_deletable(api: &ApiServer, target: &ObjectTarget<'_>) -> Result<(), Status> {
+    let is_checked = api.has_plugin(AdmissionPlugin::NamespaceLifecycle);
+    if !is_checked || target.rules.removal != RemovalRule::Namespace || !IMMORTAL.contains(&&*target.name) {
         return Ok(());
     }
     Err(Status::object_forbidden("", "namespaces", &target.name, "this namespace may not be deleted"))
 }
 
-/// Creates a namespace in which there is nothing: what a former namespace of this name left is deleted first.
+/// Creates a namespace in which there is nothing: what a former namespace of this name left is deleted first. Without
+/// the plugin, objects need no namespace, and stay.
 ///
 /// # Errors
 /// [`Error::Conflict`] if it exists, and errors of the store.
@@ -76,7 +79,10 @@ pub(crate) async fn create_empty(
     value: Bytes,
 ) -> Result<Arc<Stored>, Error> {
     let name = key.split_below(namespaces.prefix()).map_or("", |(_, name)| name);
-    let conditions = api.emptiness_of(name)?;
+    let conditions = match api.has_plugin(AdmissionPlugin::NamespaceLifecycle) {
+        true => api.emptiness_of(name)?,
+        false => Vec::new(),
+    };
     loop {
         match namespaces.create_if(key, value.clone(), None, conditions.clone()).await {
             Err(Error::ConditionFailed(CommitCondition::Empty(prefix))) => {

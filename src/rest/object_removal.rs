@@ -93,24 +93,15 @@ pub(super) async fn remove(
             None => !current.metadata().finalizers.is_empty(),
         };
         let marking = marking.filter(|marking| has_finalizers || marking.seconds() > 0);
-        let object = match (marking, object) {
-            (Some(marking), Some(object)) => {
-                let changed = (object, new_finalizers, marking);
-                match mark_graceful(collection, target, &current, changed, options).await? {
-                    Ok(removed) => return Ok(removed),
-                    Err(now) => current = now,
-                }
-                continue;
-            }
-            (_, object) => object,
-        };
         let changes_finalizers = new_finalizers.is_some();
         let object = object.map(|object| with_finalizers(object, new_finalizers));
         // The objects of a CRD are deleted first.
-        let is_gone = object.as_ref().is_none_or(|object| {
-            !metadata::has_finalizers(&target.kind.resource, object) && (is_marked || !is_crd(&target.kind.resource))
-        });
-        if is_marked && !is_gone && !changes_finalizers {
+        let is_gone = marking.is_none()
+            && object.as_ref().is_none_or(|object| {
+                let is_empty = is_marked || !is_crd(&target.kind.resource);
+                !metadata::has_finalizers(&target.kind.resource, object) && is_empty
+            });
+        if is_marked && marking.is_none() && !is_gone && !changes_finalizers {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
         if options.is_dry_run && is_gone {
@@ -123,7 +114,7 @@ pub(super) async fn remove(
                 deleted.map(|revision| Removed::Gone(current.clone(), revision))
             }
             Some(object) => {
-                let marking = if is_marked { Marking::Unchanged } else { Marking::New(0) };
+                let marking = marking.unwrap_or(if is_marked { Marking::Unchanged } else { Marking::New(0) });
                 let (object, value) = marked_value(target, &current, object, marking).await?;
                 if options.is_dry_run {
                     return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
@@ -137,27 +128,6 @@ pub(super) async fn remove(
             Err(Error::Conflict { current: Some(now) }) => current = now,
             Err(error) => return Err(cache_error(target, error)),
         }
-    }
-}
-
-/// Marks an object that ends by itself. Returns what is stored if another writer was faster.
-async fn mark_graceful(
-    collection: &ResourceCollection,
-    target: &ObjectTarget<'_>,
-    current: &Arc<Stored>,
-    (object, finalizers, marking): (Map<String, Value>, Option<Vec<String>>, Marking),
-    options: &DeleteOptions,
-) -> Result<Result<Removed, Arc<Stored>>, Status> {
-    let object = with_finalizers(object, finalizers);
-    let (object, value) = marked_value(target, current, object, marking).await?;
-    if options.is_dry_run {
-        return Ok(Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object)))));
-    }
-    let key = target.key(collection)?;
-    match collection.update(&key, current.revision(), value.into(), None).await {
-        Ok(marked) => Ok(Ok(Removed::Marked(ReplyObject::stored(marked)))),
-        Err(Error::Conflict { current: Some(now) }) => Ok(Err(now)),
-        Err(error) => Err(cache_error(target, error)),
     }
 }
 
@@ -294,7 +264,11 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>, seconds: i64
 }
 
 /// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; CRDs have their own).
-fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
+pub(super) fn check_preconditions(
+    target: &ObjectTarget<'_>,
+    current: &Stored,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
     let resource = &target.kind.resource;
     let conflict = |what: &str, wanted: &str, found: &str, then: &str| {
         if is_crd(resource) {

@@ -7,6 +7,7 @@ use kubeapi::Status;
 use kubeapi::json::{
     JsonFindings, is_costly_beyond, json_size, number_too_large, read_untyped_json, strict_messages, write_json,
 };
+use kubeapi::object_meta::ObjectMetaView;
 use kubeapi::protobuf::decode::{decode_object, read_envelope};
 use kubeapi::protobuf::normalize::normalize;
 use kubeapi::schema::unknown_field_message;
@@ -14,7 +15,9 @@ use kubeapi::yaml::read_yaml;
 use serde_json::{Map, Value};
 use store::MAX_VALUE_BYTES;
 
-use super::metadata::deduplicate_owners;
+use super::api_server::ApiServer;
+use super::metadata::{self, deduplicate_owners};
+use super::namespace;
 use super::object_type::{DecodeError, check_custom_number, check_type};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
@@ -92,6 +95,32 @@ pub(super) async fn decode(
         Ok(decoded.map_err(|error| error.body_status(&kind, &body))?.with_unique_owners(false))
     })
     .await?
+}
+
+/// Decodes the body of a subresource that is created and has a kind of its own, and checks that it is for the object of
+/// the path, if that names one, and that the request may create it there.
+///
+/// # Errors
+/// As [`decode`]; 400 for another name, 403 without permission or in a namespace that is being deleted.
+pub(super) async fn decode_subresource(
+    api: &ApiServer,
+    request: &ApiRequest<'_>,
+    (target, kind): (&ObjectTarget<'_>, &ServedKind),
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<Map<String, Value>, Status> {
+    let own = ObjectTarget::new(kind.clone(), target.namespace, target.name.clone(), "");
+    let decoded = decode(request, &own, validation).await?;
+    warnings.extend(decoded.warnings);
+    let mut object = decoded.object;
+    metadata::set_namespace(&own, &mut object)?;
+    if !target.name.is_empty() && ObjectMetaView::of_map(&object).name() != target.name {
+        let kind = &kind.resource.kind;
+        return Err(Status::bad_request(format!("name in URL does not match name in {kind} object")));
+    }
+    request.creation.check().await?;
+    namespace::check_active(api, target, &object).await?;
+    Ok(object)
 }
 
 /// Reads a body as a value.

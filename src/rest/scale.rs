@@ -19,7 +19,7 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write::check_uid;
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
-use crate::kinds::custom_resource;
+use crate::kinds::{custom_resource, label_selector_text};
 use crate::resources::ServedKind;
 use crate::resources::custom::crd::ScalePaths;
 
@@ -164,26 +164,11 @@ fn read_scale(paths: &ScalePaths, object: &Map<String, Value>) -> Result<Value, 
 /// (`labels.Selector.String`).
 fn selector_text(selector: &Value) -> String {
     let is_labels = selector["matchLabels"].is_null() && selector["matchExpressions"].is_null();
-    let labels = if is_labels { selector } else { &selector["matchLabels"] };
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut requirements: Vec<(String, String)> = labels.as_object().map_or_else(Vec::new, |labels| {
-        labels.iter().map(|(key, value)| (key.clone(), format!("{key}={}", text(value)))).collect()
-    });
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let key = text(&expression["key"]);
-        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
-        values.sort();
-        let values = values.join(",");
-        let requirement = match expression["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.clone(),
-            _ => format!("!{key}"),
-        };
-        requirements.push((key, requirement));
-    }
-    requirements.sort_by(|a, b| a.0.cmp(&b.0));
-    requirements.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+    let text = match is_labels {
+        true => label_selector_text(&json!({"matchLabels": selector})),
+        false => label_selector_text(selector),
+    };
+    text.unwrap_or_default()
 }
 
 /// Sets the value at a path such as `.spec.replicas`; objects on the way are made.

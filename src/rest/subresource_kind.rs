@@ -6,40 +6,28 @@ use std::sync::{Arc, LazyLock};
 
 use kubeapi::protobuf::table::MessageId;
 
-use super::target::ObjectTarget;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::cells::scale_columns;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 
-/// Group, version, kind, message type and plural name of the kinds.
-const KINDS: [(&str, &str, &str, &str, &str); 3] = [
-    ("autoscaling", "v1", "Scale", "io.k8s.api.autoscaling.v1.Scale", "scales"),
-    ("policy", "v1", "Eviction", "io.k8s.api.policy.v1.Eviction", "evictions"),
-    ("", "v1", "Binding", "io.k8s.api.core.v1.Binding", "bindings"),
+/// The subresources, with group, version, kind, message type and plural name of their kinds.
+const KINDS: [(&str, &str, &str, &str, &str, &str); 3] = [
+    ("scale", "autoscaling", "v1", "Scale", "io.k8s.api.autoscaling.v1.Scale", "scales"),
+    ("eviction", "policy", "v1", "Eviction", "io.k8s.api.policy.v1.Eviction", "evictions"),
+    ("binding", "", "v1", "Binding", "io.k8s.api.core.v1.Binding", "bindings"),
 ];
 
 /// The kind of a subresource's body; none if it is that of the object.
-pub(super) fn body_kind(target: &ObjectTarget<'_>) -> Option<&'static ServedKind> {
-    let name = match target.subresource {
-        "scale" => "Scale",
-        "eviction" => "Eviction",
-        "binding" => "Binding",
-        _ => return None,
-    };
-    find_kind(name)
-}
-
-/// Finds one of the kinds by its name.
-pub(super) fn find_kind(name: &str) -> Option<&'static ServedKind> {
+pub(super) fn body_kind(subresource: &str) -> Option<&'static ServedKind> {
     static FOUND: LazyLock<HashMap<&str, ServedKind>> = LazyLock::new(|| {
-        let found = KINDS.iter().filter_map(|(group, version, kind, message, plural)| {
+        let found = KINDS.iter().filter_map(|(subresource, group, version, kind, message, plural)| {
             // A test excludes that the tables of built-in kinds do not have it.
             let message = builtin_kinds().messages.find(message)?;
-            Some((*kind, served_kind((*group, *version, *kind, *plural), message)))
+            Some((*subresource, served_kind((*group, *version, *kind, *plural), message)))
         });
         found.collect()
     });
-    FOUND.get(name)
+    FOUND.get(subresource)
 }
 
 fn served_kind(
@@ -78,8 +66,8 @@ mod tests {
 
     #[test]
     fn kinds_of_subresources_are_in_the_tables() {
-        for (group, version, kind, ..) in KINDS {
-            let found = find_kind(kind).unwrap_or_else(|| panic!("no {kind}"));
+        for (subresource, group, version, kind, ..) in KINDS {
+            let found = body_kind(subresource).unwrap_or_else(|| panic!("no {kind}"));
             assert_eq!((&*found.resource.group, &*found.version.version), (group, version));
         }
     }

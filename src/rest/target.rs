@@ -117,7 +117,7 @@ impl<'r> ObjectTarget<'r> {
         if verbs.contains(&&*info.verb) && !needs_namespace && has_place {
             return Ok(target);
         }
-        if !entry.is_stored() {
+        if entry.is_generated() {
             return Err(Status::method_not_allowed(entry.why_generated()));
         }
         Err(target.method_not_allowed(&info.verb))
@@ -160,7 +160,8 @@ impl<'r> ObjectTarget<'r> {
 /// and `/api/v1/watch/…` for the objects alone.
 fn has_route(entry: &CatalogEntry, info: &RequestInfo<'_>) -> bool {
     let is_served = info.subresource.is_empty() || !entry.subresource_verbs(info.subresource).is_empty();
-    let ends_there = info.parts.split('/').count() <= 3;
+    // What follows is a path of what listens there.
+    let ends_there = info.subresource == "proxy" || info.parts.split('/').count() <= 3;
     is_served && ends_there && info.verb != "proxy" && (info.verb != "watch" || info.subresource.is_empty())
 }
 
@@ -193,7 +194,6 @@ mod tests {
             (405, "MethodNotAllowed: the server does not allow this method on the requested resource".to_owned());
         for (method, path) in [
             ("POST", "/api/v1/namespaces/n/serviceaccounts/s/token"),
-            ("GET", "/api/v1/namespaces/n/services/s/proxy/path"),
             ("GET", "/api/v1/namespaces/n/configmaps/c/status"),
             ("DELETE", "/api/v1/namespaces/n/configmaps/c/other"),
             ("GET", "/api/v1/namespaces/n/services/s/status/more"),
@@ -217,6 +217,8 @@ mod tests {
             ("PUT", "/api/v1/namespaces/n/finalize"),
             ("GET", "/api/v1/namespaces/n/pods/p/log"),
             ("POST", "/api/v1/namespaces/n/pods/p/exec"),
+            ("GET", "/api/v1/namespaces/n/services/s/proxy/path/on"),
+            ("PUT", "/api/v1/nodes/n/proxy"),
             ("POST", "/api/v1/namespaces/n/pods/p/eviction"),
             ("GET", "/apis/apps/v1/namespaces/n/deployments/d/scale"),
             ("PUT", "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval"),

@@ -146,6 +146,12 @@ impl Quantity {
         self.scaled_value(MILLI)
     }
 
+    /// The number of billionths, the least that a quantity has; none if it is too large.
+    pub fn nanos(&self) -> Option<i128> {
+        let power = u32::try_from(self.exponent.checked_sub(NANO)?).ok()?;
+        self.unscaled.checked_mul(10_i128.checked_pow(power)?)
+    }
+
     fn scaled_value(&self, exponent: i32) -> i64 {
         let (unscaled, found) = round_up(self.unscaled.saturating_abs(), self.exponent, exponent);
         let number = i64::try_from(scaled(unscaled, found.saturating_sub(exponent))).unwrap_or(i64::MAX);

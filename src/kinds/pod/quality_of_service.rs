@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kubeapi::quantity::Quantity;
 use serde_json::Value;
 
 /// The resources that count for the quality of service.
@@ -48,33 +49,7 @@ fn add_amounts(list: &Value, sum: &mut Amounts) -> usize {
 
 /// A quantity in nanos; none if it cannot be read or is too large.
 fn nanos(quantity: &str) -> Option<i128> {
-    let end = quantity.find(|letter: char| !letter.is_ascii_digit() && !"+-.".contains(letter));
-    let (number, suffix) = quantity.split_at(end.unwrap_or(quantity.len()));
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let binary = |power| 1024_i128.pow(power) * 1_000_000_000;
-    let decimal = |exponent: i32| 10_i128.checked_pow(u32::try_from(exponent + 9).ok()?);
-    let unit = match suffix {
-        "n" => decimal(-9)?,
-        "u" => decimal(-6)?,
-        "m" => decimal(-3)?,
-        "" => decimal(0)?,
-        "k" => decimal(3)?,
-        "M" => decimal(6)?,
-        "G" => decimal(9)?,
-        "T" => decimal(12)?,
-        "P" => decimal(15)?,
-        "E" => decimal(18)?,
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
-        exponent => decimal(exponent.strip_prefix(['e', 'E'])?.parse::<i8>().ok()?.into())?,
-    };
-    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    Some(digits.checked_mul(unit)? / scale)
+    Quantity::parse(quantity).ok()?.nanos()
 }
 
 #[cfg(test)]

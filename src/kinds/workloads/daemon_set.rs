@@ -5,13 +5,13 @@ use kubeapi::object_meta::change_metadata;
 use serde_json::{Value, json};
 
 use super::deployment::{int_or_percent, shown_int_or_percent};
-use super::{SPEC, check_collisions, check_counts, check_endless_template, container_cells, has_changed_spec};
+use super::{SPEC, changed_template_warnings, check_collisions, check_counts, check_endless_template, container_cells};
 use super::{is_empty_selector, selector_change_error, selects_labels, unselected_error};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::{format_label_selector, int_or_percent_errors, label_selector_errors};
 use crate::kinds::initial_status::reset_status;
 use crate::kinds::internal_json::{external_value, internal_value};
-use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template, template_warnings};
+use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template};
 use crate::kinds::service::format_labels;
 use crate::kinds::validation::{ValidationInput, text};
 use crate::kinds::{GenerationRule, KindRules, Object, ObjectUpdate};
@@ -29,9 +29,7 @@ pub(super) static RULES: KindRules = KindRules {
         _ => validate_daemon_set(input),
     },
     warnings: |written| match written.subresource {
-        "" if has_changed_spec(written) => {
-            template_warnings(&written.field("spec")["template"], &SPEC.child("template"))
-        }
+        "" => changed_template_warnings(written),
         _ => Vec::new(),
     },
     cells: print_daemon_set,

@@ -5,11 +5,11 @@ use serde_json::Value;
 
 use super::replica_set::check_replica_template;
 use super::{SPEC, check_collisions, check_count_limits, check_counts, check_selector, container_cells};
-use super::{has_changed_spec, name_warning, selector_change_error, selects_labels};
+use super::{selector_change_error, selects_labels, workload_warnings};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::{format_label_selector, int_or_percent_errors, typed_text};
 use crate::kinds::internal_json::internal_value;
-use crate::kinds::pod::{PodSpecOptions, check_not_negative, template_warnings};
+use crate::kinds::pod::{PodSpecOptions, check_not_negative};
 use crate::kinds::validation::{ValidationInput, text};
 use crate::kinds::{GenerationRule, KindRules, Object, ObjectUpdate};
 
@@ -20,16 +20,7 @@ pub(super) static RULES: KindRules = KindRules {
         "status" => validate_status(input),
         _ => validate_deployment(input),
     },
-    warnings: |written| match (written.subresource, written.old) {
-        ("", None) => name_warning(written)
-            .into_iter()
-            .chain(template_warnings(&written.field("spec")["template"], &SPEC.child("template")))
-            .collect(),
-        ("", Some(_)) if has_changed_spec(written) => {
-            template_warnings(&written.field("spec")["template"], &SPEC.child("template"))
-        }
-        _ => Vec::new(),
-    },
+    warnings: workload_warnings,
     cells: print_deployment,
     ..KindRules::of("apps", "deployments")
 };

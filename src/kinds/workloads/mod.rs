@@ -14,15 +14,16 @@ mod replica_set;
 mod replication_controller;
 mod stateful_set;
 
+use kubeapi::LabelSelector;
 use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
-use kubeapi::names::{check_dns1123_label, is_label_key, is_label_value};
+use kubeapi::names::check_dns1123_label;
 use serde_json::Value;
 
 use super::cells::{CellPrinter, items_at, text_at};
 use super::field_rules::{immutable_error, label_selector_errors};
 use super::internal_json::external_value;
-use super::pod::check_not_negative;
-use super::validation::{items, text, texts};
+use super::pod::{check_not_negative, template_warnings};
+use super::validation::{items, text};
 use super::{KindRules, WrittenObject};
 
 /// The rules of the kinds.
@@ -52,30 +53,7 @@ fn selects_labels(selector: &Value, labels: &Value) -> Option<bool> {
     if selector.is_null() {
         return Some(false);
     }
-    let mut is_selected = true;
-    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        if !is_label_key(key) || !is_label_value(value) {
-            return None;
-        }
-        is_selected &= labels[key].as_str() == Some(value);
-    }
-    for expression in items(selector, "matchExpressions") {
-        let (key, values) = (text(expression, "key"), texts(expression, "values"));
-        let found = labels[key].as_str();
-        let is_in = found.is_some_and(|found| values.contains(&found));
-        is_selected &= match (text(expression, "operator"), values.is_empty()) {
-            ("In", false) => is_in,
-            ("NotIn", false) => !is_in,
-            ("Exists", true) => found.is_some(),
-            ("DoesNotExist", true) => found.is_none(),
-            _ => return None,
-        };
-        if !is_label_key(key) || !values.iter().all(|value| is_label_value(value)) {
-            return None;
-        }
-    }
-    Some(is_selected)
+    Some(LabelSelector::of_object(selector)?.matches(|key| labels[key].as_str()))
 }
 
 fn is_empty_selector(selector: &Value) -> bool {
@@ -149,6 +127,23 @@ fn check_collisions(status: &Value, old: &Value, errors: &mut FieldErrors) {
 /// Whether a write changes the specification, so that warnings about its template are due.
 fn has_changed_spec(written: &WrittenObject<'_>) -> bool {
     written.old.is_none_or(|old| old.get("spec") != written.object.get("spec"))
+}
+
+/// Warnings about the template of a workload that is new, or whose specification changes.
+fn changed_template_warnings(written: &WrittenObject<'_>) -> Vec<String> {
+    match has_changed_spec(written) {
+        true => template_warnings(&written.field("spec")["template"], &SPEC.child("template")),
+        false => Vec::new(),
+    }
+}
+
+/// Warnings about a workload whose name becomes that of hosts: about the name when it is new, and about its template.
+fn workload_warnings(written: &WrittenObject<'_>) -> Vec<String> {
+    match (written.subresource, written.old) {
+        ("", None) => name_warning(written).into_iter().chain(changed_template_warnings(written)).collect(),
+        ("", Some(_)) => changed_template_warnings(written),
+        _ => Vec::new(),
+    }
 }
 
 /// The warning about a name that hosts cannot have.

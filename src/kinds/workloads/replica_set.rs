@@ -4,13 +4,11 @@ use kubeapi::field_error::{FieldError, FieldErrors};
 use serde_json::Value;
 
 use super::{SPEC, check_count_limits, check_counts, check_endless_template, check_selector, container_cells};
-use super::{
-    has_changed_spec, is_empty_selector, name_warning, selector_change_error, selects_labels, unselected_error,
-};
+use super::{is_empty_selector, selector_change_error, selects_labels, unselected_error, workload_warnings};
 use crate::kinds::cells::{CellPrinter, integer};
 use crate::kinds::field_rules::format_label_selector;
 use crate::kinds::internal_json::external_value;
-use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template, template_warnings};
+use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template};
 use crate::kinds::validation::ValidationInput;
 use crate::kinds::{GenerationRule, KindRules};
 
@@ -20,16 +18,7 @@ pub(super) static RULES: KindRules = KindRules {
         "status" => validate_status(input),
         _ => validate_replica_set(input),
     },
-    warnings: |written| match (written.subresource, written.old) {
-        ("", None) => name_warning(written)
-            .into_iter()
-            .chain(template_warnings(&written.field("spec")["template"], &SPEC.child("template")))
-            .collect(),
-        ("", Some(_)) if has_changed_spec(written) => {
-            template_warnings(&written.field("spec")["template"], &SPEC.child("template"))
-        }
-        _ => Vec::new(),
-    },
+    warnings: workload_warnings,
     cells: print_replica_set,
     ..KindRules::of("apps", "replicasets")
 };

@@ -4,9 +4,9 @@ use kubeapi::field_error::{FieldError, FieldErrors};
 use serde_json::Value;
 
 use super::{SPEC, check_count_limits, check_counts, check_endless_template, container_cells};
-use super::{has_changed_spec, name_warning, unselected_error};
+use super::{unselected_error, workload_warnings};
 use crate::kinds::cells::{CellPrinter, integer};
-use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template, template_warnings};
+use crate::kinds::pod::{PodSpecOptions, check_not_negative, check_pod_template};
 use crate::kinds::selectable_fields::SelectableFields;
 use crate::kinds::service::format_labels;
 use crate::kinds::validation::ValidationInput;
@@ -20,16 +20,7 @@ pub(super) static RULES: KindRules = KindRules {
         "status" => validate_status(input),
         _ => validate_controller(input),
     },
-    warnings: |written| match (written.subresource, written.old) {
-        ("", None) => name_warning(written)
-            .into_iter()
-            .chain(template_warnings(&written.field("spec")["template"], &SPEC.child("template")))
-            .collect(),
-        ("", Some(_)) if has_changed_spec(written) => {
-            template_warnings(&written.field("spec")["template"], &SPEC.child("template"))
-        }
-        _ => Vec::new(),
-    },
+    warnings: workload_warnings,
     cells: print_controller,
     ..KindRules::of("", "replicationcontrollers")
 };

@@ -11,7 +11,7 @@ use super::custom::{SCALE, custom_definition_name};
 use super::definitions::{Definitions, V2_PREFIX};
 use crate::resources::ServedSubresource;
 use crate::resources::builtin::builtin_kinds;
-use crate::resources::catalog::CatalogEntry;
+use crate::resources::catalog::{CONNECT_SUBRESOURCES, CatalogEntry};
 
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 /// Media types of objects in responses.
@@ -143,7 +143,10 @@ impl<'d> ResourceOperations<'d> {
         let object = format!("{collection}/{{name}}");
         let subresources = self.entry.kind.version.subresources.iter();
         let mut paths: Vec<(String, Value)> = subresources
-            .filter(|one| !self.entry.subresource_verbs(one.name).is_empty() && !is_stream(one.name))
+            // A stream has no document: its body is no object.
+            .filter(|one| {
+                !self.entry.subresource_verbs(one.name).is_empty() && !CONNECT_SUBRESOURCES.contains(&one.name)
+            })
             .map(|one| (format!("{object}/{}", one.name), self.item(PathTarget::Subresource(one))))
             .collect();
         if resource.is_namespaced {
@@ -151,6 +154,8 @@ impl<'d> ResourceOperations<'d> {
         }
         paths.push((collection, self.item(PathTarget::Collection)));
         paths.push((object, self.item(PathTarget::Object)));
+        // A Binding is only created.
+        paths.retain(|(_, item)| ON_OBJECT.iter().chain(&ON_COLLECTION).any(|action| !item[action.method].is_null()));
         paths
     }
 
@@ -342,9 +347,4 @@ fn article(kind: &str) -> &'static str {
         [b'A' | b'E' | b'I' | b'O' | b'U', ..] => " an ",
         _ => " a ",
     }
-}
-
-/// Whether a subresource has no document: its answer is a stream, its body no object.
-fn is_stream(subresource: &str) -> bool {
-    matches!(subresource, "attach" | "exec" | "log" | "portforward")
 }

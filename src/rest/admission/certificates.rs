@@ -7,12 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use kubeapi::{GoQuoted, Status};
 use serde_json::{Map, Value};
 use store::watch_cache::Stored;
-use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
 
 use super::{AdmittedWrite, CERTIFICATE_REQUESTS};
 use crate::authorize::CreateAuthorization;
 use crate::conversion::stored_object;
+use crate::kinds::read_certificate_request;
 use crate::rest::admission_plugins::AdmissionPlugin;
 use crate::rest::api_server::ApiServer;
 use crate::rest::target::ObjectTarget;
@@ -70,8 +70,9 @@ impl ApiServer {
 }
 
 fn has_organization(pem: &[u8], organization: &str) -> bool {
-    let Ok((_, block)) = parse_x509_pem(pem) else { return false };
-    let Ok((_, request)) = X509CertificationRequest::from_der(&block.contents) else { return false };
+    // As validation reads it.
+    let Ok(der) = read_certificate_request(pem) else { return false };
+    let Ok((_, request)) = X509CertificationRequest::from_der(&der) else { return false };
     let mut organizations = request.certification_request_info.subject.iter_organization();
     // A name in another type of string is refused as well: a reader of another kind may see the group in it.
     organizations.any(|name| name.as_str().map_or(true, |name| name == organization))

@@ -23,7 +23,8 @@ use crate::conversion::stored_object;
 pub(super) const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
 
 impl ApiServer {
-    fn has_plugin(&self, plugin: AdmissionPlugin) -> bool {
+    /// Whether a plugin is on.
+    pub(super) fn has_plugin(&self, plugin: AdmissionPlugin) -> bool {
         !self.settings.disabled_plugins.contains(plugin)
     }
 

@@ -5,7 +5,7 @@ use http::header::ACCEPT;
 use kubeapi::field_error::FieldError;
 use kubeapi::{Query, Status, StatusDetails, StatusEncoding};
 
-use crate::message::negotiate::{MediaRange, accepts_gzip, is_human_client, parse_accept};
+use crate::message::negotiate::{MediaRange, accepts_gzip, is_pretty_print, parse_accept};
 use crate::resources::ServedKind;
 
 /// Encoding of an object, list or event.
@@ -241,14 +241,6 @@ impl RowObject {
                 Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
             }
         }
-    }
-}
-
-/// Whether JSON is indented: by the parameter `pretty`, else for clients that people use.
-fn is_pretty_print(query: &Query<'_>, headers: &HeaderMap) -> bool {
-    match query.get("pretty") {
-        Some(pretty) if !pretty.is_empty() => matches!(&*pretty, "1" | "t" | "T" | "true" | "TRUE" | "True"),
-        _ => is_human_client(headers),
     }
 }
 

@@ -100,7 +100,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 19] = [
+const DENIALS: [(u16, &str, &str, &str); 22] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -185,6 +185,9 @@ const DENIALS: [(u16, &str, &str, &str); 19] = [
     (404, "src/rest/target.rs", NOT_SERVED, "the gateway serves no such resource or subresource"),
     (404, "src/rest/target.rs", "… not found", "the gateway has no such object"),
     (404, "src/rest/namespace.rs", "… not found", "the namespace of a new object does not exist"),
+    (404, "src/rest/dispatch.rs", NOT_SERVED, "a Binding is created, and Pods are turned off"),
+    (404, "src/rest/component_status.rs", "… not found", "there is no such component"),
+    (404, "src/rest/proxy.rs", "… not found", "the object that is to be connected to does not exist"),
 ];
 
 /// The text of a 404 for a path.

@@ -49,6 +49,19 @@ async fn pod_gets_the_priority_of_its_class() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn objects_need_no_namespace_without_namespace_lifecycle() {
+    const CONFIG_MAPS: &str = "/api/v1/namespaces/a/configmaps";
+    const NAMESPACES: &str = "/api/v1/namespaces";
+    let api = EmbeddedApiFixture::start(&["--disable-admission-plugins=NamespaceLifecycle"]);
+    let client = api.http2().await;
+    create(&client, CONFIG_MAPS, &json!({"metadata": {"name": "c"}})).await;
+    create(&client, NAMESPACES, &json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(client.get(&format!("{CONFIG_MAPS}/c")).await.status, 200, "it stays when the namespace comes");
+    let deleted = send_json(&client, Method::DELETE, &format!("{NAMESPACES}/default"), &json!({})).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn plugins_that_are_turned_off_do_nothing() {
     let api =
         EmbeddedApiFixture::start(&["--disable-admission-plugins=Priority,DefaultTolerationSeconds,ServiceAccount"]);

@@ -162,7 +162,7 @@ async fn embedded_api_discovery_has_the_field_order_of_kubernetes() {
     for (path, expected) in [
         (
             "/api/v1",
-            r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","singularName":"configmap","namespaced":true,"kind":"ConfigMap","verbs":["#,
+            r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"bindings","singularName":"binding","namespaced":true,"kind":"Binding","verbs":["#,
         ),
         (
             "/apis/coordination.k8s.io/v1",

@@ -90,6 +90,82 @@ async fn pod_is_bound_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn binding_that_is_created_as_such_names_its_pod() {
+    const BINDINGS: &str = "/api/v1/namespaces/default/bindings";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    create_pod(&client, "a").await;
+    let binding = |name: &str| json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}});
+    let post = async |name: &str| send_json(&client, Method::POST, BINDINGS, &binding(name)).await;
+    assert_eq!(post("a").await.json()["status"], "Success");
+    assert_eq!(client.get(&format!("{PODS}/a")).await.json()["spec"]["nodeName"], "n1");
+    post("a").await.assert_failure(409, "Conflict");
+    post("x").await.assert_failure(404, "NotFound");
+    assert_eq!(post("").await.assert_failure(400, "BadRequest")["message"], "Name parameter required.");
+    client.get(BINDINGS).await.assert_failure(405, "MethodNotAllowed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn component_statuses_say_what_components_say() {
+    const STATUSES: &str = "/api/v1/componentstatuses";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let listed = client.get(STATUSES).await;
+    assert_eq!(listed.headers["warning"], "299 - \"v1 ComponentStatus is deprecated in v1.19+\"");
+    let listed = listed.json();
+    let names: Vec<&str> =
+        listed["items"].as_array().unwrap().iter().filter_map(|status| status["metadata"]["name"].as_str()).collect();
+    assert_eq!(
+        (names, &listed["kind"]),
+        (vec!["controller-manager", "etcd-0", "scheduler"], &"ComponentStatusList".into())
+    );
+    let healthy = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
+    assert_eq!(client.get(&format!("{STATUSES}/etcd-0")).await.json()["conditions"], healthy);
+    let selected = client.get(&format!("{STATUSES}?fieldSelector=metadata.name%3Dscheduler")).await.json();
+    assert_eq!(selected["items"].as_array().unwrap().len(), 1);
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = client.send_and_read(request(Method::GET, STATUSES, &table, "")).await.json();
+    assert_eq!(table["rows"][1]["cells"], json!(["etcd-0", "Healthy", "ok", ""]));
+    client.get(&format!("{STATUSES}/x")).await.assert_failure(404, "NotFound");
+    send_json(&client, Method::POST, STATUSES, &json!({})).await.assert_failure(405, "MethodNotAllowed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxy_answers_as_if_nobody_listened() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let message = async |path: &str, code: u16, reason: &str| {
+        client.get(path).await.assert_failure(code, reason)["message"].as_str().unwrap().to_owned()
+    };
+    create_pod(&client, "a").await;
+    assert_eq!(message(&format!("{PODS}/a/proxy/x"), 400, "BadRequest").await, "address not allowed");
+    let text = message(&format!("{PODS}/ftp:a:1/proxy"), 400, "BadRequest").await;
+    assert_eq!(text, "invalid pod request \"ftp:a:1\"");
+    message(&format!("{PODS}/x/proxy"), 404, "NotFound").await;
+    merge(&client, &format!("{PODS}/a/status"), &json!({"status": {"podIP": "10.0.0.9"}})).await;
+    let text = message(&format!("{PODS}/a:81/proxy/x/y"), 503, "ServiceUnavailable").await;
+    assert_eq!(text, "error trying to reach service: this server does not connect to 10.0.0.9:81");
+    const SERVICES: &str = "/api/v1/namespaces/default/services";
+    let ports = json!([{"name": "http", "port": 80}]);
+    create(&client, SERVICES, &json!({"metadata": {"name": "web"}, "spec": {"ports": ports}})).await;
+    message(&format!("{SERVICES}/web/proxy/"), 404, "NotFound").await;
+    let text = message(&format!("{SERVICES}/web:81/proxy/"), 503, "ServiceUnavailable").await;
+    assert_eq!(text, "no service port 81 found for service \"web\"");
+    let target = json!({"kind": "Pod", "namespace": "default", "name": "a"});
+    let subsets =
+        json!([{"addresses": [{"ip": "10.0.0.9", "targetRef": target}], "ports": [{"name": "http", "port": 8080}]}]);
+    let endpoints = json!({"metadata": {"name": "web"}, "subsets": subsets});
+    create(&client, "/api/v1/namespaces/default/endpoints", &endpoints).await;
+    let text = message(&format!("{SERVICES}/web:80/proxy/"), 503, "ServiceUnavailable").await;
+    assert_eq!(text, "error trying to reach service: this server does not connect to 10.0.0.9:8080");
+    let text = message(&format!("{SERVICES}/web:other/proxy/"), 503, "ServiceUnavailable").await;
+    assert_eq!(text, "no endpoints available for service \"web:other\"");
+    create(&client, "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await;
+    let text = message("/api/v1/nodes/n/proxy/metrics", 500, "InternalError").await;
+    assert_eq!(text, "Internal error occurred: no preferred addresses found; known addresses: []");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_on_a_node_is_deleted_by_its_kubelet() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;

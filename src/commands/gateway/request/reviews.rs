@@ -5,12 +5,13 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use kubeapi::{RetryAfter, Status};
+use kubeapi::{Query, RetryAfter, Status};
 
 use super::target::client_error;
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::{self, DelegationRequest};
+use crate::message::negotiate::is_pretty_print;
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 
@@ -28,9 +29,10 @@ pub(super) async fn self_review(
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
+    let is_indented = is_indented(&request);
     let body = read_review_body(shared, permit, review.review_body(), request, counter).await?;
     let review = review.answer(&shared.access.authorizer, permit.user(), &body).await;
-    review.map(|review| created_response(&review)).map_err(client_error)
+    review.map(|review| created_response(&review, is_indented)).map_err(client_error)
 }
 
 /// The response to a TokenReview, SubjectAccessReview or LocalSubjectAccessReview (`--serve-delegation`, `--embedded-api`).
@@ -44,6 +46,7 @@ pub(super) async fn delegation_review(
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
+    let is_indented = is_indented(&request);
     let body = read_review_body(shared, permit, request_kind.review_body(), request, counter).await?;
     let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
@@ -52,7 +55,7 @@ pub(super) async fn delegation_review(
             authorize::subject_access_review(authorizer, believed, permit.request().namespace, &body).await
         }
     };
-    review.map(|review| created_response(&review)).map_err(client_error)
+    review.map(|review| created_response(&review, is_indented)).map_err(client_error)
 }
 
 /// Reads the body of a review, as JSON.
@@ -98,8 +101,13 @@ async fn read_review_body(
         .map_err(client_error)
 }
 
-fn created_response(review: &serde_json::Value) -> Response<Body> {
-    let mut response = Response::new(format!("{review}\n").into());
+fn is_indented(request: &Request<IncomingBody>) -> bool {
+    is_pretty_print(&Query::parse(request.uri().query().unwrap_or_default()), request.headers())
+}
+
+fn created_response(review: &serde_json::Value, is_indented: bool) -> Response<Body> {
+    let text = if is_indented { format!("{review:#}") } else { format!("{review}\n") };
+    let mut response = Response::new(text.into());
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -77,7 +77,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "disable-admission-plugins",
             FlagKind::List("NAME"),
             "",
-            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateApproval, CertificateSigning, CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
+            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateApproval, CertificateSigning, CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, NamespaceLifecycle, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
         ),
         Flag::new(
             "unsafe-no-fsync",
