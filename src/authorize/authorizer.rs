@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kubeapi::{RequestInfo, Status, User};
 
+use super::policy::PolicyRule;
 use super::rbac_proxy::{OpenPath, RbacProxyRules, RequiredPermissions};
-use super::{AccessReviewClient, AlwaysAllowPaths, Attributes, Decision, EffectiveUser, RbacPolicy};
+use super::{AccessReviewClient, AlwaysAllowPaths, Attributes, Decision, EffectiveUser, RbacPolicies};
 use crate::message::{Blame, Refusal, ReviewedAttributes};
 use crate::observe::metrics::DecisionCounts;
 use crate::process::Published;
@@ -45,8 +46,8 @@ pub enum AuthorizationMode {
     AlwaysAllow,
     /// Denies every request.
     AlwaysDeny,
-    /// Allows by RBAC objects from a file; reloaded. With the name that was given, `RBAC` or `Static`.
-    Static(Published<RbacPolicy>, &'static str),
+    /// Allows by RBAC objects from a file and stored ones; followed. With the name that was given, `RBAC` or `Static`.
+    Static(RbacPolicies, &'static str),
     /// Allows by the static rules of kube-rbac-proxy's file; reloaded.
     ConfigFile(Published<RbacProxyRules>),
     /// Sends a SubjectAccessReview to a kube-apiserver or webhook (`Webhook`).
@@ -157,12 +158,12 @@ impl AuthorizationMode {
         match self {
             AuthorizationMode::AlwaysAllow => Decision::Allow(None),
             AuthorizationMode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
-            AuthorizationMode::Static(policy, _) => {
-                let policy = policy.load();
-                match policy.allows(attributes) {
-                    Some(why) => Decision::Allow(Some(why.clone())),
-                    None => Decision::NoOpinion(policy.denial_reason(attributes)),
+            AuthorizationMode::Static(policies, _) => {
+                if let Some(why) = policies.load().find_map(|policy| policy.allows(attributes).cloned()) {
+                    return Decision::Allow(Some(why));
                 }
+                let reasons = policies.load().map(|policy| policy.denial_reason(attributes));
+                Decision::NoOpinion(reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join(", "))
             }
             AuthorizationMode::ConfigFile(rules) => match rules.load().allows(attributes) {
                 Some(why) => Decision::Allow(Some(why.clone())),
@@ -286,6 +287,20 @@ impl Authorizer {
             };
         }
         Ok(Permit { user: user.clone(), request, reason: why })
+    }
+
+    /// The rules of a user in a namespace, role by role, of all authorizers that have such, and errors about roles that do
+    /// not exist.
+    pub(super) fn rules(&self, user: &User, namespace: &str) -> (Vec<Arc<Vec<PolicyRule>>>, Vec<String>) {
+        let (mut rules, mut errors) = (Vec::new(), Vec::new());
+        for link in &*self.chain.snapshot() {
+            let AuthorizationMode::Static(policies, _) = &link.mode else { continue };
+            for policy in policies.load() {
+                rules.extend(policy.rules(user, namespace));
+                errors.extend(Some(policy.missing_roles(user, namespace)).filter(|text| !text.is_empty()));
+            }
+        }
+        (rules, errors)
     }
 
     /// Evaluates the chain for a served access review.

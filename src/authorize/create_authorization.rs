@@ -2,11 +2,13 @@
 //! (`withAuthorization` in `k8s.io/apiserver/pkg/endpoints/handlers/update.go`).
 
 use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
 
 use kubeapi::{RequestInfo, Status, User};
 
 use super::Attributes;
 use super::authorizer::{Authorizer, Denial, Permit};
+use super::policy::PolicyRule;
 
 /// Asks, at most once and only if an object would be created, whether the user of a request may create it. A request
 /// with the verb `create` is authorized already.
@@ -50,23 +52,30 @@ impl<'p> CreateAuthorization<'p> {
     /// Whether the user may use a verb on a signer of certificates, by its name or by `domain/*`
     /// (`IsAuthorizedForSignerName` in `pkg/apis/certificates`).
     pub async fn allows_signer(&self, verb: &str, signer: &str) -> bool {
+        const SIGNERS: (&str, &str) = ("certificates.k8s.io", "signers");
         let domain = signer.split('/').next().unwrap_or_default();
-        for name in [signer.to_owned(), format!("{domain}/*")] {
-            let request = RequestInfo {
-                is_resource_request: true,
-                verb: verb.into(),
-                api_prefix: "apis",
-                api_group: "certificates.k8s.io",
-                api_version: "*",
-                resource: "signers",
-                name: name.into(),
-                ..RequestInfo::default()
-            };
-            if self.authorizer.review(Attributes { user: self.permit.user(), request: &request }).await.allowed {
-                return true;
-            }
-        }
-        false
+        self.allows(verb, SIGNERS, ("", signer)).await || self.allows(verb, SIGNERS, ("", &format!("{domain}/*"))).await
+    }
+
+    /// Whether the user may also use another verb, on an object of a group and resource in a namespace.
+    pub async fn allows(&self, verb: &str, (group, resource): (&str, &str), (namespace, name): (&str, &str)) -> bool {
+        let request = RequestInfo {
+            is_resource_request: true,
+            verb: verb.into(),
+            api_prefix: "apis",
+            api_group: group,
+            api_version: "*",
+            resource,
+            namespace,
+            name: name.into(),
+            ..RequestInfo::default()
+        };
+        self.authorizer.review(Attributes { user: self.permit.user(), request: &request }).await.allowed
+    }
+
+    /// The rules of the user in a namespace, role by role, and errors about roles that do not exist.
+    pub fn rules(&self, namespace: &str) -> (Vec<Arc<Vec<PolicyRule>>>, Vec<String>) {
+        self.authorizer.rules(self.permit.user(), namespace)
     }
 
     /// The denial, for the log and the metrics.
@@ -83,7 +92,6 @@ mod tests {
     use super::*;
     use crate::authenticate::AuthenticatedUser;
     use crate::authorize::{AuthorizationMode, EffectiveUser, RbacPolicy};
-    use crate::process::Published;
 
     fn authorizer(verbs: &str) -> Authorizer {
         let policy = format!(
@@ -95,7 +103,7 @@ mod tests {
             "subjects":[{{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"jane"}}]}}"#
         );
         let policy = RbacPolicy::parse("p.yaml", &policy, false).unwrap();
-        let mode = AuthorizationMode::Static(Published::new(policy).1, "RBAC");
+        let mode = AuthorizationMode::Static(policy.into(), "RBAC");
         Authorizer { chain: vec![mode].into(), ..Authorizer::default() }
     }
 

@@ -27,7 +27,7 @@ pub use authorizer::{AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry,
 pub use configuration::AuthorizationConfigFile;
 pub use create_authorization::CreateAuthorization;
 pub use impersonation::{EffectiveUser, ImpersonatedUser, Impersonator};
-pub use policy::{PolicyFile, RbacPolicy};
+pub use policy::{PolicyFile, RbacPolicies, RbacPolicy};
 pub use review_body::ReviewBody;
 pub use self_review::SelfReview;
 pub use subject_review::subject_access_review;

@@ -116,12 +116,13 @@ impl SelfReview {
             match &link.mode {
                 AuthorizationMode::AlwaysAllow => rules.add_all(),
                 AuthorizationMode::AlwaysDeny => {}
-                AuthorizationMode::Static(policy, _) => {
-                    let policy = policy.load();
-                    policy.rules(user, &spec.namespace).for_each(|rule| rules.add(rule));
-                    rules
-                        .errors
-                        .extend(Some(policy.missing_roles(user, &spec.namespace)).filter(|text| !text.is_empty()));
+                AuthorizationMode::Static(policies, _) => {
+                    for policy in policies.load() {
+                        let granted = policy.rules(user, &spec.namespace);
+                        granted.iter().flat_map(|role| &**role).for_each(|rule| rules.add(rule));
+                        let missing = policy.missing_roles(user, &spec.namespace);
+                        rules.errors.extend(Some(missing).filter(|text| !text.is_empty()));
+                    }
                 }
                 AuthorizationMode::ConfigFile(_) => rules.mark_unsupported("configuration file"),
                 AuthorizationMode::Webhook(_) => rules.mark_unsupported("webhook"),
@@ -182,7 +183,6 @@ impl UserRules {
 mod tests {
     use super::*;
     use crate::authorize::RbacPolicy;
-    use crate::process::Published;
 
     fn user() -> User {
         User { name: "jane".into(), uid: "7".into(), groups: vec!["devs".into()], ..User::default() }
@@ -199,7 +199,7 @@ mod tests {
              {head}kind: ClusterRoleBinding\nmetadata: {{name: c}}\nroleRef: {{kind: ClusterRole, name: gone}}\n\
              subjects: [{{kind: User, name: jane}}]\n"
         );
-        let policy = Published::fixed(RbacPolicy::parse("p", &text, false).unwrap());
+        let policy = RbacPolicy::parse("p", &text, false).unwrap().into();
         Authorizer { chain: vec![AuthorizationMode::Static(policy, "RBAC")].into(), ..Authorizer::default() }
     }
 

@@ -83,14 +83,13 @@ fn local_errors(access: &AccessSpec, namespace: &str) -> Vec<StatusCause> {
 mod tests {
     use super::*;
     use crate::authorize::{AuthorizationMode, RbacPolicy};
-    use crate::process::Published;
 
     async fn ask(spec: Value) -> Result<Value, (u16, String)> {
         let text = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: r}\n\
                     rules: [{apiGroups: [g], resources: [things], verbs: [get]}]\n---\n\
                     apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: b}\n\
                     roleRef: {kind: ClusterRole, name: r}\nsubjects: [{kind: Group, name: devs}]\n";
-        let policy = Published::fixed(RbacPolicy::parse("p", text, false).unwrap());
+        let policy = RbacPolicy::parse("p", text, false).unwrap().into();
         let authorizer =
             Authorizer { chain: vec![AuthorizationMode::Static(policy, "RBAC")].into(), ..Authorizer::default() };
         let believed = GroupFilter::default();

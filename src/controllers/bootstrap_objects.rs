@@ -1,15 +1,22 @@
-//! The objects that a kube-apiserver makes at its start: system PriorityClasses (`pkg/registry/scheduling/rest`) and the
-//! configuration of flow control (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`).
+//! The objects that a kube-apiserver makes at its start: system PriorityClasses (`pkg/registry/scheduling/rest`), the
+//! configuration of flow control (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`), and the roles and bindings of RBAC
+//! (`pkg/registry/rbac/rest/storage_rbac.go`), to which what is missing is added.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kubeapi::Status;
+use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value};
-use store::watch_cache::Error;
+use store::Key;
+use store::watch_cache::{Error, ResourceCollection, Stored};
 
 use super::builtin_collection;
+use super::policy_reconciliation::{Reconciliation, reconcile};
 use super::runner::Controller;
+use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
@@ -17,18 +24,20 @@ use crate::rest::{ApiServer, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Written by `tests/interop/kinds`: an object a line.
-const OBJECTS: &str = include_str!("bootstrap_objects.jsonl");
+const OBJECTS: [&str; 2] = [include_str!("bootstrap_policy.jsonl"), include_str!("bootstrap_objects.jsonl")];
 
-/// The controller that creates the objects that do not exist, once after the start. A key is kind and name of one.
+/// The controller that creates the objects that do not exist, once after the start. A key is kind, namespace and name of
+/// one.
 pub(super) struct BootstrapObjectController {
     api: ApiServer,
-    objects: BTreeMap<String, BootstrapObject>,
+    lines: BTreeMap<String, &'static str>,
+    /// Keys that were not reconciled yet.
+    missing: RefCell<BTreeSet<String>>,
     queue: WorkQueue<String>,
 }
 
 struct BootstrapObject {
     kind: ServedKind,
-    name: String,
     object: Map<String, Value>,
 }
 
@@ -37,15 +46,19 @@ impl BootstrapObjectController {
     pub(super) fn start(api: &ApiServer, metrics: &WorkQueueRegistry) -> BootstrapObjectController {
         let queue = WorkQueue::new(BackOff::default(), metrics.register("bootstrap_objects"));
         let catalog = &api.settings().catalog;
-        let is_served = |one: &BootstrapObject| {
+        let mut lines = BTreeMap::new();
+        for line in OBJECTS.iter().flat_map(|lines| lines.lines()) {
+            let Some(one) = BootstrapObject::parse(line) else { continue };
             let (group, plural) = one.kind.resource.group_resource();
-            catalog.find(group, &one.kind.version.version, plural).is_some()
-        };
-        let served = OBJECTS.lines().filter_map(BootstrapObject::parse).filter(is_served);
-        let objects: BTreeMap<String, BootstrapObject> =
-            served.map(|one| (format!("{} {}", one.kind.resource.kind, one.name), one)).collect();
-        objects.keys().for_each(|key| queue.add(key.clone()));
-        BootstrapObjectController { api: api.clone(), objects, queue }
+            if catalog.find(group, &one.kind.version.version, plural).is_some() {
+                let meta = one.meta();
+                let key = format!("{} {}/{}", one.kind.resource.kind, meta.namespace(), meta.name());
+                queue.add(key.clone());
+                lines.insert(key, line);
+            }
+        }
+        let missing = RefCell::new(lines.keys().cloned().collect());
+        BootstrapObjectController { api: api.clone(), lines, missing, queue }
     }
 }
 
@@ -55,8 +68,41 @@ impl BootstrapObject {
         let object: Map<String, Value> = serde_json::from_str(line).ok()?;
         let (group, version) = object.get("apiVersion")?.as_str()?.rsplit_once('/')?;
         let kind = builtin_kinds().find_kind(group, version, object.get("kind")?.as_str()?)?;
-        let name = ObjectMetaView::of_map(&object).name().to_owned();
-        Some(BootstrapObject { kind, name, object })
+        Some(BootstrapObject { kind, object })
+    }
+
+    fn meta(&self) -> ObjectMetaView<'_> {
+        ObjectMetaView::of_map(&self.object)
+    }
+
+    /// Creates the object.
+    async fn create(&self, collection: &ResourceCollection, key: &Key) -> Result<(), Status> {
+        let (group, plural) = self.kind.resource.group_resource();
+        let value = new_object(group, &self.kind.version.version, plural, self.object.clone())?;
+        match collection.create(key, value, None).await {
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
+    /// Adds what is missing to a stored role or binding.
+    async fn add_missing(&self, collection: &ResourceCollection, stored: &Arc<Stored>) -> Result<(), Status> {
+        if self.kind.resource.group != "rbac.authorization.k8s.io" {
+            return Ok(());
+        }
+        let (key, revision) = (stored.key(), stored.revision());
+        let outcome = match reconcile(&stored_object(stored).await?, &self.object)? {
+            Reconciliation::Unchanged => return Ok(()),
+            Reconciliation::Update(object) => {
+                let value = write_stored_json(&object).bytes;
+                collection.update(key, revision, value.into(), None).await.map(drop)
+            }
+            Reconciliation::Recreate => match collection.delete(key, revision).await {
+                Ok(_) => return self.create(collection, key).await,
+                Err(error) => Err(error),
+            },
+        };
+        outcome.map_err(|error| unavailable(&error))
     }
 }
 
@@ -69,19 +115,22 @@ impl Controller for BootstrapObjectController {
         &self.queue
     }
 
-    async fn reconcile(&self, key: &String) -> Result<(), Status> {
-        let Some(BootstrapObject { kind, name, object }) = self.objects.get(key) else { return Ok(()) };
-        let (group, plural) = kind.resource.group_resource();
+    async fn reconcile(&self, name: &String) -> Result<(), Status> {
+        let Some(one) = self.lines.get(name).and_then(|line| BootstrapObject::parse(line)) else { return Ok(()) };
+        let (group, plural) = one.kind.resource.group_resource();
         let collection = builtin_collection(&self.api, group, plural)?;
-        let key = collection.prefix().key("", name).map_err(Status::internal_error)?;
-        if collection.get_latest(&key).await.map_err(|error| unavailable(&error))?.is_some() {
-            return Ok(());
+        let meta = one.meta();
+        let key = collection.prefix().key(meta.namespace(), meta.name()).map_err(Status::internal_error)?;
+        match collection.get_latest(&key).await.map_err(|error| unavailable(&error))? {
+            Some(stored) => one.add_missing(&collection, &stored).await?,
+            None => one.create(&collection, &key).await?,
         }
-        let value = new_object(group, &kind.version.version, plural, object.clone())?;
-        match collection.create(&key, value, None).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
+        let mut missing = self.missing.borrow_mut();
+        missing.remove(name);
+        if missing.is_empty() {
+            self.api.note_bootstrap_objects();
         }
+        Ok(())
     }
 }
 
@@ -91,9 +140,19 @@ mod tests {
 
     #[test]
     fn bootstrap_objects_are_of_builtin_kinds() {
-        let parsed = OBJECTS.lines().map(|line| BootstrapObject::parse(line).unwrap_or_else(|| panic!("{line}")));
+        let lines = OBJECTS.iter().flat_map(|lines| lines.lines());
+        let parsed = lines.map(|line| BootstrapObject::parse(line).unwrap_or_else(|| panic!("{line}")));
         let mut kinds: Vec<String> = parsed.map(|one| one.kind.resource.kind.to_string()).collect();
         kinds.dedup();
-        assert_eq!(kinds, ["PriorityClass", "PriorityLevelConfiguration", "FlowSchema"]);
+        let expected = [
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "PriorityClass",
+            "PriorityLevelConfiguration",
+            "FlowSchema",
+        ];
+        assert_eq!(kinds, expected);
     }
 }

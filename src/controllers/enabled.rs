@@ -1,19 +1,22 @@
 //! Which controllers run (`--controllers` of kube-controller-manager,
 //! `k8s.io/controller-manager/app/helper.go`).
 
-/// Canonical name of the controller that empties namespaces, and its former name.
+/// Canonical names of the controllers, and their former names.
+const CLUSTER_ROLE_AGGREGATION: [&str; 2] = ["clusterrole-aggregation-controller", "clusterrole-aggregation"];
 const NAMESPACE: [&str; 2] = ["namespace-controller", "namespace"];
 
 /// The controllers of kube-controller-manager that run. Those of kube-apiserver always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnabledControllers {
+    /// Aggregated ClusterRoles get their rules.
+    pub cluster_role_aggregation: bool,
     /// What is in a deleted namespace is deleted.
     pub namespace: bool,
 }
 
 impl Default for EnabledControllers {
     fn default() -> EnabledControllers {
-        EnabledControllers { namespace: true }
+        EnabledControllers { cluster_role_aggregation: true, namespace: true }
     }
 }
 
@@ -25,10 +28,13 @@ impl EnabledControllers {
     pub fn parse(words: &[String]) -> Result<EnabledControllers, String> {
         let unknown = |word: &&String| {
             let name = word.strip_prefix('-').unwrap_or(word);
-            name != "*" && !NAMESPACE.contains(&name)
+            name != "*" && ![CLUSTER_ROLE_AGGREGATION, NAMESPACE].concat().contains(&name)
         };
         if let Some(word) = words.iter().find(unknown) {
-            return Err(format!("{word:?} is not in the list of controllers: *, {}", NAMESPACE.join(", ")));
+            return Err(format!(
+                "{word:?} is not in the list of controllers: *, {}",
+                [CLUSTER_ROLE_AGGREGATION, NAMESPACE].concat().join(", ")
+            ));
         }
         let is_enabled = |names: &[&str]| {
             let named = words.iter().find_map(|word| match word.strip_prefix('-') {
@@ -37,7 +43,10 @@ impl EnabledControllers {
             });
             named.unwrap_or_else(|| words.iter().any(|word| word == "*"))
         };
-        Ok(EnabledControllers { namespace: is_enabled(&NAMESPACE) })
+        Ok(EnabledControllers {
+            cluster_role_aggregation: is_enabled(&CLUSTER_ROLE_AGGREGATION),
+            namespace: is_enabled(&NAMESPACE),
+        })
     }
 }
 
@@ -62,6 +71,8 @@ mod tests {
             assert_eq!(parse(words), Ok(expected), "{words:?}");
         }
         let error = parse(&["*", "-job"]).unwrap_err();
-        assert_eq!(error, "\"-job\" is not in the list of controllers: *, namespace-controller, namespace");
+        let expected = "\"-job\" is not in the list of controllers: *, clusterrole-aggregation-controller, \
+                        clusterrole-aggregation, namespace-controller, namespace";
+        assert_eq!(error, expected);
     }
 }

@@ -4,6 +4,7 @@
 //! They run on the thread `embedded-api`, above the watch cache: they follow its collections and write as clients do.
 
 mod bootstrap_objects;
+mod cluster_role_aggregation;
 mod crd_removal;
 mod crds;
 mod default_service_cidr;
@@ -11,6 +12,8 @@ mod enabled;
 mod kubernetes_service;
 mod local_api_services;
 mod namespaces;
+mod policy_reconciliation;
+mod rbac_policy;
 mod runner;
 mod service_addresses;
 mod system_namespaces;
@@ -24,6 +27,7 @@ use store::watch_cache::{Notifier, ResourceCollection};
 use tokio::task::JoinSet;
 
 use self::bootstrap_objects::BootstrapObjectController;
+use self::cluster_role_aggregation::ClusterRoleAggregationController;
 use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
 use self::default_service_cidr::DefaultServiceCidrController;
@@ -31,6 +35,7 @@ pub use self::enabled::EnabledControllers;
 use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
+use self::rbac_policy::RbacPolicyFeed;
 use self::runner::{Controller as _, follow, run};
 use self::service_addresses::ServiceAddressController;
 use self::system_namespaces::SystemNamespaceController;
@@ -42,12 +47,14 @@ use crate::rest::ApiServer;
 pub struct Controllers {
     api: ApiServer,
     bootstrap_objects: BootstrapObjectController,
+    cluster_role_aggregation: Rc<ClusterRoleAggregationController>,
     crds: Rc<CrdController>,
     crd_removal: Rc<CrdRemovalController>,
     default_service_cidr: Rc<DefaultServiceCidrController>,
     kubernetes_service: Rc<KubernetesServiceController>,
     local_api_services: Rc<LocalApiServiceController>,
     namespaces: Rc<NamespaceController>,
+    policy: Rc<RbacPolicyFeed>,
     service_addresses: Rc<ServiceAddressController>,
     system_namespaces: Rc<SystemNamespaceController>,
 }
@@ -71,12 +78,14 @@ impl Controllers {
         Ok(Controllers {
             api: api.clone(),
             bootstrap_objects: BootstrapObjectController::start(api, metrics),
+            cluster_role_aggregation: Rc::new(ClusterRoleAggregationController::new(api, metrics)?),
             crds: Rc::new(crds),
             crd_removal: Rc::new(CrdRemovalController::new(api)?),
             default_service_cidr: Rc::new(default_service_cidr),
             kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
+            policy: Rc::new(RbacPolicyFeed::start(api).await?),
             service_addresses: Rc::new(service_addresses),
             system_namespaces: Rc::new(system_namespaces),
         })
@@ -99,6 +108,10 @@ impl Controllers {
         tasks.spawn_local(async move { run(&*crds).await });
         tasks.spawn_local(async move { run(&*crd_removal).await });
         tasks.spawn_local(async move { run(&*local_api_services).await });
+        if enabled.cluster_role_aggregation {
+            let aggregation = self.cluster_role_aggregation;
+            tasks.spawn_local(async move { run(&*aggregation).await });
+        }
         if enabled.namespace {
             tasks.spawn_local(async move { run(&*namespaces).await });
         }
@@ -146,6 +159,21 @@ impl Controllers {
             follow(services.collection(), &watched, |event| services.observe(event)).await;
         });
         self.spawn_service_feeds(tasks, notifier);
+        for number in 0..self.policy.collections().len() {
+            let (policy, watched) = (self.policy.clone(), notifier.clone());
+            tasks.spawn_local(async move {
+                let collection = policy.collections().nth(number).cloned();
+                if let Some(collection) = collection {
+                    follow(&collection, &watched, |event| policy.observe(number, event)).await;
+                }
+            });
+        }
+        if enabled.cluster_role_aggregation {
+            let (aggregation, watched) = (self.cluster_role_aggregation.clone(), notifier.clone());
+            tasks.spawn_local(async move {
+                follow(aggregation.roles(), &watched, |event| aggregation.observe(event)).await;
+            });
+        }
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
         let watched = notifier.clone();
         tasks.spawn_local(async move {

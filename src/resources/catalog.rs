@@ -62,7 +62,7 @@ const SERVED: [(&str, &str, Serving); 33] = [
     ("networking.k8s.io", "networkpolicies", UNENFORCED),
     ("networking.k8s.io", "*", STORED),
     ("policy", "*", STORED),
-    ("rbac.authorization.k8s.io", "*", UNENFORCED),
+    ("rbac.authorization.k8s.io", "*", STORED),
     ("storage.k8s.io", "*", STORED),
     ("admissionregistration.k8s.io", "*", UNENFORCED),
     ("apiextensions.k8s.io", "customresourcedefinitions", Serving::Required),
@@ -328,7 +328,7 @@ mod tests {
         let catalog = ResourceCatalog::default();
         for (group, version, plural, expected) in [
             ("networking.k8s.io", "v1", "networkpolicies", Enforcement::Missing),
-            ("rbac.authorization.k8s.io", "v1", "roles", Enforcement::Missing),
+            ("rbac.authorization.k8s.io", "v1", "roles", Enforcement::Any),
             ("apps", "v1", "deployments", Enforcement::Controllers),
             ("apps", "v1", "controllerrevisions", Enforcement::Any),
             ("", "v1", "pods", Enforcement::Any),

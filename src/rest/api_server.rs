@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kubeapi::Status;
@@ -16,6 +17,7 @@ use super::service_allocator::ServiceAllocator;
 use super::service_settings::ServiceSettings;
 use super::target::ObjectTarget;
 use super::unenforced_kinds::UnenforcedKinds;
+use crate::authorize::RbacPolicy;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
 use crate::kinds::ValidationSettings;
@@ -69,6 +71,8 @@ pub struct ApiServer {
     pub(super) settings: Arc<ApiServerSettings>,
     pub(super) catalog: Published<ResourceCatalog>,
     pub(super) catalog_publisher: Arc<Publisher<ResourceCatalog>>,
+    policy: Published<RbacPolicy>,
+    policy_publisher: Arc<Publisher<RbacPolicy>>,
     pub(super) drain: Drain,
     pub(super) event_views: EventViewCache,
     pub(super) converter: ObjectConverter,
@@ -80,17 +84,21 @@ pub struct ApiServer {
     /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
+    has_bootstrap_objects: Arc<AtomicBool>,
 }
 
 impl ApiServer {
     /// Creates an API server above a watch cache. Watches end when `drain` begins.
     pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
         let (publisher, catalog) = Published::new(ResourceCatalog::clone(&settings.catalog));
+        let (policy_publisher, policy) = Published::new(RbacPolicy::default());
         ApiServer {
             collections,
             settings: Arc::new(settings),
             catalog,
             catalog_publisher: Arc::new(publisher),
+            policy,
+            policy_publisher: Arc::new(policy_publisher),
             drain,
             event_views: EventViewCache::default(),
             converter: ObjectConverter::default(),
@@ -100,6 +108,7 @@ impl ApiServer {
             service_allocator: ServiceAllocator::new(&WorkQueueRegistry::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
+            has_bootstrap_objects: Arc::default(),
         }
     }
 
@@ -140,6 +149,26 @@ impl ApiServer {
     /// The resources that are served, those of CustomResourceDefinitions included.
     pub fn catalog(&self) -> &Published<ResourceCatalog> {
         &self.catalog
+    }
+
+    /// Whether the objects that every server has are there.
+    pub fn has_bootstrap_objects(&self) -> bool {
+        self.has_bootstrap_objects.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the objects that every server has are there.
+    pub(crate) fn note_bootstrap_objects(&self) {
+        self.has_bootstrap_objects.store(true, Ordering::Relaxed);
+    }
+
+    /// The RBAC policy of the stored roles and bindings. It is empty until a controller publishes it.
+    pub fn policy(&self) -> &Published<RbacPolicy> {
+        &self.policy
+    }
+
+    /// Replaces the RBAC policy.
+    pub(crate) fn publish_policy(&self, policy: RbacPolicy) {
+        self.policy_publisher.publish(Arc::new(policy));
     }
 
     /// Names of the CustomResourceDefinitions with rules (`x-kubernetes-validations`), which are not enforced.

@@ -21,6 +21,7 @@ mod delete_options;
 mod dispatch;
 mod enforcement;
 mod errors;
+mod escalation;
 mod eviction;
 mod kubelet_streams;
 mod leftovers;

@@ -12,7 +12,7 @@ use super::parse::{
 };
 use crate::authorize::webhook::WebhookOptions;
 use crate::authorize::{
-    AccessReviewClient, AccessReviewSettings, AuthorizationMode, ChainEntry, PROBE_INTERVAL, RbacPolicy,
+    AccessReviewClient, AccessReviewSettings, AuthorizationMode, ChainEntry, PROBE_INTERVAL, RbacPolicies,
 };
 use crate::decision_cache::ReviewTarget;
 use crate::egress::Dialer;
@@ -64,7 +64,7 @@ struct LoadedConfiguration {
 /// Builds the authorizers of a configuration.
 struct ChainBuilder {
     settings: AuthorizationWebhookSettings,
-    policy: Option<Published<RbacPolicy>>,
+    policies: Option<RbacPolicies>,
     metrics: Arc<Metrics>,
     /// Webhook clients that are not running yet.
     pending_workers: Vec<WebhookWorker>,
@@ -96,17 +96,17 @@ impl AuthorizationConfigFile {
         Ok(AuthorizationConfigFile { path: path.to_owned(), follower, requirements: demands, loaded })
     }
 
-    /// Creates the chain and its [`AuthorizationConfigWatcher`]. `policy` is required for authorizers of type RBAC.
+    /// Creates the chain and its [`AuthorizationConfigWatcher`]. `policies` are required for authorizers of type RBAC.
     ///
     /// # Errors
     /// When the system has no random numbers.
     pub fn start(
         self,
         settings: AuthorizationWebhookSettings,
-        policy: Option<Published<RbacPolicy>>,
+        policies: Option<RbacPolicies>,
         metrics: &Arc<Metrics>,
     ) -> Result<(Published<Vec<ChainEntry>>, AuthorizationConfigWatcher), Problem> {
-        let mut builder = ChainBuilder { settings, policy, metrics: metrics.clone(), pending_workers: Vec::new() };
+        let mut builder = ChainBuilder { settings, policies, metrics: metrics.clone(), pending_workers: Vec::new() };
         let AuthorizationConfigFile { path, follower, requirements: demands, loaded } = self;
         let configuration = loaded.configuration.clone();
         let chain = builder.build(loaded, &[])?;
@@ -210,10 +210,10 @@ impl ChainBuilder {
                 chain.push(same.clone());
                 continue;
             }
-            let mode = match (&configuration.kind, kubeconfig, &self.policy) {
+            let mode = match (&configuration.kind, kubeconfig, &self.policies) {
                 (AuthorizerKind::AlwaysAllow, ..) => AuthorizationMode::AlwaysAllow,
                 (AuthorizerKind::AlwaysDeny, ..) => AuthorizationMode::AlwaysDeny,
-                (AuthorizerKind::Rbac, _, Some(policy)) => AuthorizationMode::Static(policy.clone(), "RBAC"),
+                (AuthorizerKind::Rbac, _, Some(policies)) => AuthorizationMode::Static(policies.clone(), "RBAC"),
                 (AuthorizerKind::Webhook(webhook), Some((source, kubeconfig)), _) => {
                     let (remote, jobs) = ClientHandle::new();
                     let reviews = self.webhook(&configuration.name, webhook, remote)?;

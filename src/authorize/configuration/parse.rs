@@ -30,7 +30,7 @@ pub struct AuthorizationConfiguration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConfigurationRequirements {
     /// Whether there are RBAC objects (`--authorization-policy-file`).
-    pub has_policy_file: bool,
+    pub has_policy: bool,
     /// Whether an authorizer must evaluate users (`--serve-delegation`).
     pub needs_decision: bool,
 }
@@ -114,7 +114,7 @@ impl AuthorizationConfiguration {
         for (number, authorizer) in self.authorizers.iter().enumerate() {
             let field = format!("authorizers[{number}].type");
             match &authorizer.kind {
-                AuthorizerKind::Rbac if !demands.has_policy_file => {
+                AuthorizerKind::Rbac if !demands.has_policy => {
                     let message = "RBAC requires --authorization-policy-file, the file with the RBAC objects";
                     problems.0.push(Problem::at_field(&self.location, field, message));
                 }

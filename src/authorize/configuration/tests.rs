@@ -42,7 +42,7 @@ fn authorization_configuration_sample_is_valid() {
         read.authorizers.iter().map(|one| &*one.name).collect::<Vec<_>>(),
         ["guard.example.com", "rbac", "cluster"]
     );
-    assert_eq!(read.check(&ConfigurationRequirements { has_policy_file: true, needs_decision: true }).0, []);
+    assert_eq!(read.check(&ConfigurationRequirements { has_policy: true, needs_decision: true }).0, []);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn authorization_configuration_checked_against_flags() {
     };
     let check = |authorizers: &str, policy, decision| {
         let read = AuthorizationConfiguration::parse("f", &text(authorizers), false).unwrap();
-        let problems = read.check(&ConfigurationRequirements { has_policy_file: policy, needs_decision: decision });
+        let problems = read.check(&ConfigurationRequirements { has_policy: policy, needs_decision: decision });
         problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let (rbac, allow, deny) = (

@@ -6,7 +6,6 @@ use kubeapi::{CanonicalPath, Query};
 use super::*;
 use crate::authorize::{AccessReviewClient, AccessReviewSettings, AuthorizationMode, RbacPolicy};
 use crate::kubeclient::ClientHandle;
-use crate::process::Published;
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
 
@@ -37,7 +36,7 @@ impl ImpersonationFixture {
             );
         }
         let policy = RbacPolicy::parse("policy.yaml", &text, false).unwrap();
-        AuthorizationMode::Static(Published::new(policy).1, "RBAC")
+        AuthorizationMode::Static(policy.into(), "RBAC")
     }
 
     fn with_modes(modes: Vec<AuthorizationMode>) -> ImpersonationFixture {

@@ -16,7 +16,8 @@ const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 pub(super) struct Manifests {
     pub(super) cluster_roles: Vec<ClusterRole>,
     pub(super) roles: Vec<Role>,
-    pub(super) bindings: Vec<Binding>,
+    /// Each with its location.
+    pub(super) bindings: Vec<(String, Binding)>,
 }
 
 #[derive(Debug)]
@@ -36,22 +37,21 @@ pub(super) struct Role {
 }
 
 /// A ClusterRoleBinding, with an empty namespace, or a RoleBinding.
-#[derive(Debug)]
-pub(super) struct Binding {
-    pub(super) location: String,
+#[derive(Clone, Debug)]
+pub struct Binding {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) role: RoleReference,
     pub(super) subjects: Vec<Subject>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum RoleReference {
     ClusterRole(String),
     Role(String),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Subject {
     User(String),
     Group(String),
@@ -118,13 +118,7 @@ impl Manifests {
                 let subjects = parse_subjects(&mut fields, &metadata.namespace);
                 if let Some(role) = parse_role_reference(&mut fields, namespaced) {
                     let (namespace, name) = (metadata.namespace, metadata.name);
-                    self.bindings.push(Binding {
-                        location: document.location.clone(),
-                        namespace,
-                        name,
-                        role,
-                        subjects,
-                    });
+                    self.bindings.push((document.location.clone(), Binding { namespace, name, role, subjects }));
                 }
             }
         }

@@ -1,20 +1,29 @@
-//! RBAC objects from a file, evaluated like `plugin/pkg/auth/authorizer/rbac` of kube-apiserver.
+//! RBAC objects, from a file or stored, evaluated like `plugin/pkg/auth/authorizer/rbac` of kube-apiserver.
 
 mod aggregate;
+mod coverage;
+mod index;
 mod manifests;
 mod rule;
+mod rule_text;
+mod stored_objects;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use manifests::{Binding, Manifests, RoleReference, Subject};
-pub use rule::PolicyRule;
+use arc_swap::Guard;
+use kubeapi::User;
+use rpds::HashTrieMapSync;
 
-use kubeapi::{GoQuoted, User};
-
+pub use self::coverage::{TooManyRules, uncovered_rules};
+pub use self::index::PolicyIndex;
+use self::index::RoleRules;
+use self::manifests::Manifests;
+pub use self::rule::PolicyRule;
+pub use self::rule_text::{describe_rules, go_list};
+pub use self::stored_objects::{read_binding, read_role};
 use super::Attributes;
-use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent, is_json, read_text_file};
+use crate::process::{Problem, Problems, Published, WatchedFile, WatchedFileContent, is_json, read_text_file};
 
 /// The maximum size of a policy file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -22,28 +31,29 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// An RBAC policy of ClusterRoles, Roles and bindings.
 ///
 /// Indexed by subject, so that a decision evaluates only the rules of the user and its groups. A decision allocates
-/// nothing unless a binding refers to a missing role.
-#[derive(Debug, Default)]
+/// nothing unless a binding refers to a missing role. A copy shares its content with the original.
+#[derive(Clone, Debug, Default)]
 pub struct RbacPolicy {
-    users: HashMap<String, Grants>,
-    groups: HashMap<String, Grants>,
+    users: HashTrieMapSync<String, Grants>,
+    groups: HashTrieMapSync<String, Grants>,
     /// Valid but suspicious contents.
     warnings: Vec<Problem>,
     bindings: usize,
 }
 
 /// All grants of one subject.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Grants {
     cluster_wide: Vec<Grant>,
-    namespaces: HashMap<String, Vec<Grant>>,
+    namespaces: HashTrieMapSync<String, Vec<Grant>>,
 }
 
 /// One role, granted by one binding.
 #[derive(Clone, Debug)]
 struct Grant {
-    /// The role's rules; for a missing role, Kubernetes' error.
-    rules: Result<Arc<[PolicyRule]>, Arc<str>>,
+    /// Namespace and name of the binding.
+    binding: Arc<(String, String)>,
+    role: Arc<RoleRules>,
     /// The reason of an allowed decision, in Kubernetes' words: binding, role and subject.
     reason: Arc<str>,
 }
@@ -59,25 +69,28 @@ impl RbacPolicy {
     pub fn parse(location: &str, text: &str, json: bool) -> Result<RbacPolicy, Problems> {
         let mut manifests = Manifests::parse(location, text, json)?;
         aggregate::aggregate(&mut manifests.cluster_roles);
-        let mut policy = RbacPolicy::default();
-        let roles = RoleIndex::new(&manifests);
-        for binding in &manifests.bindings {
-            policy.bind(binding, &roles);
+        let mut index = PolicyIndex::default();
+        for role in manifests.cluster_roles {
+            index.set_role("", &role.name, Some(role.rules));
         }
-        Ok(policy)
-    }
-
-    /// The bootstrap roles and bindings for all users: discovery, health, self-reviews
-    /// (`plugin/pkg/auth/authorizer/rbac/bootstrappolicy`).
-    pub fn bootstrap() -> RbacPolicy {
-        // The text is part of the program, and a test reads it.
-        RbacPolicy::parse("bootstrap roles", include_str!("bootstrap.yaml"), false).unwrap_or_default()
+        for role in manifests.roles {
+            index.set_role(&role.namespace, &role.name, Some(role.rules));
+        }
+        let mut warnings = Vec::new();
+        for (location, binding) in manifests.bindings {
+            if let Err(why) = index.rules_of(&binding) {
+                warnings.push(Problem::at_field(&location, "roleRef", format_args!("{why}; nothing is granted")));
+            }
+            index.set_binding(binding);
+        }
+        Ok(RbacPolicy { warnings, ..index.policy().clone() })
     }
 
     /// Returns the reason if the request is allowed: binding, role and subject, in Kubernetes' words.
     pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
-        self.grants(attributes.user, attributes.request.namespace)
-            .find(|grant| grant.rules.iter().any(|rules| rules.iter().any(|rule| rule.allows(attributes.request))))
+        let request = attributes.request;
+        self.grants(attributes.user, request.namespace)
+            .find(|grant| grant.role.get().as_ref().is_some_and(|rules| rules.iter().any(|rule| rule.allows(request))))
             .map(|grant| &grant.reason)
     }
 
@@ -87,19 +100,17 @@ impl RbacPolicy {
         if missing.is_empty() { missing } else { format!("RBAC: {missing}") }
     }
 
-    /// Returns all rules of a user in a namespace; with an empty namespace, only cluster-wide ones.
-    pub fn rules<'p>(&'p self, user: &'p User, namespace: &'p str) -> impl Iterator<Item = &'p PolicyRule> {
-        self.grants(user, namespace).filter_map(|grant| grant.rules.as_ref().ok()).flat_map(|rules| rules.iter())
+    /// Returns all rules of a user in a namespace, role by role; with an empty namespace, only cluster-wide ones.
+    pub fn rules(&self, user: &User, namespace: &str) -> Vec<Arc<Vec<PolicyRule>>> {
+        self.grants(user, namespace).filter_map(|grant| grant.role.get().clone()).collect()
     }
 
     /// Returns the missing roles of a user, joined like Kubernetes' errors; empty if there are none.
     pub fn missing_roles(&self, user: &User, namespace: &str) -> String {
         let mut missing: Vec<&str> = Vec::new();
         for grant in self.grants(user, namespace) {
-            if let Err(why) = &grant.rules
-                && !missing.contains(&&**why)
-            {
-                missing.push(why);
+            if grant.role.get().is_none() && !missing.contains(&grant.role.absence()) {
+                missing.push(grant.role.absence());
             }
         }
         match *missing {
@@ -137,84 +148,28 @@ impl RbacPolicy {
         };
         subjects().flat_map(|grants| &grants.cluster_wide).chain(subjects().flat_map(inside))
     }
+}
 
-    fn bind(&mut self, binding: &Binding, roles: &RoleIndex) {
-        self.bindings += 1;
-        let rules = roles.get(&binding.role, &binding.namespace);
-        if let Err(why) = &rules {
-            self.warnings.push(Problem::at_field(
-                &binding.location,
-                "roleRef",
-                format_args!("{why}; nothing is granted"),
-            ));
-        }
-        for subject in &binding.subjects {
-            let grant = Grant {
-                rules: rules.clone(),
-                reason: format!("RBAC: allowed by {}", describe(binding, subject)).into(),
-            };
-            let grants = match subject {
-                Subject::User(name) => self.users.entry(name.clone()),
-                Subject::Group(name) => self.groups.entry(name.clone()),
-                Subject::ServiceAccount { namespace, name } => {
-                    self.users.entry(format!("system:serviceaccount:{namespace}:{name}"))
-                }
-            }
-            .or_default();
-            match &*binding.namespace {
-                "" => grants.cluster_wide.push(grant),
-                namespace => grants.namespaces.entry(namespace.to_owned()).or_default().push(grant),
-            }
-        }
+/// Policies that apply together: that of a file, and that of stored objects.
+#[derive(Clone, Debug)]
+pub struct RbacPolicies(Arc<[Published<RbacPolicy>]>);
+
+impl RbacPolicies {
+    /// The policies together; none if there is none.
+    pub fn new(policies: impl IntoIterator<Item = Published<RbacPolicy>>) -> Option<RbacPolicies> {
+        let policies: Arc<[Published<RbacPolicy>]> = policies.into_iter().collect();
+        (!policies.is_empty()).then_some(RbacPolicies(policies))
+    }
+
+    /// The policies now.
+    pub fn load(&self) -> impl Iterator<Item = Guard<Arc<RbacPolicy>>> {
+        self.0.iter().map(Published::load)
     }
 }
 
-/// Describes a grant like `clusterRoleBindingDescriber` and `roleBindingDescriber` in
-/// `pkg/registry/rbac/validation/rule.go`, with name and namespace in the same order.
-fn describe(binding: &Binding, subject: &Subject) -> String {
-    let (kind, name) = match &*binding.namespace {
-        "" => ("ClusterRoleBinding", binding.name.clone()),
-        namespace => ("RoleBinding", format!("{}/{namespace}", binding.name)),
-    };
-    let (subject_kind, subject_name) = match subject {
-        Subject::User(name) => ("User", name.clone()),
-        Subject::Group(name) => ("Group", name.clone()),
-        Subject::ServiceAccount { namespace, name } => ("ServiceAccount", format!("{name}/{namespace}")),
-    };
-    let (role_kind, role) = match &binding.role {
-        RoleReference::ClusterRole(name) => ("ClusterRole", name),
-        RoleReference::Role(name) => ("Role", name),
-    };
-    format!(
-        "{kind} {} of {role_kind} {} to {subject_kind} {}",
-        GoQuoted(&name),
-        GoQuoted(role),
-        GoQuoted(&subject_name)
-    )
-}
-
-/// The rules of every role, shared by its bindings.
-struct RoleIndex<'m> {
-    cluster: HashMap<&'m str, Arc<[PolicyRule]>>,
-    namespaced: HashMap<(&'m str, &'m str), Arc<[PolicyRule]>>,
-}
-
-impl<'m> RoleIndex<'m> {
-    fn new(manifests: &'m Manifests) -> RoleIndex<'m> {
-        let cluster = manifests.cluster_roles.iter().map(|role| (&*role.name, role.rules.clone().into())).collect();
-        let named = |role: &'m manifests::Role| ((&*role.namespace, &*role.name), role.rules.clone().into());
-        RoleIndex { cluster, namespaced: manifests.roles.iter().map(named).collect() }
-    }
-
-    fn get(&self, role: &RoleReference, namespace: &str) -> Result<Arc<[PolicyRule]>, Arc<str>> {
-        let (kind, name, rules) = match role {
-            RoleReference::ClusterRole(name) => ("clusterrole", name, self.cluster.get(&**name)),
-            RoleReference::Role(name) => ("role", name, self.namespaced.get(&(namespace, &**name))),
-        };
-        rules.cloned().ok_or_else(|| {
-            // The error of Kubernetes' role lister.
-            format!("{kind}.rbac.authorization.k8s.io {} not found", GoQuoted(name)).into()
-        })
+impl From<RbacPolicy> for RbacPolicies {
+    fn from(policy: RbacPolicy) -> RbacPolicies {
+        RbacPolicies([Published::fixed(policy)].into())
     }
 }
 

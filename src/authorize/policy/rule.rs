@@ -1,23 +1,56 @@
 //! RBAC rules and their evaluation.
 
 use kubeapi::RequestInfo;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` matches all. A rule has resources or paths, never both.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
     /// Allowed verbs.
+    #[serde(deserialize_with = "null_as_default")]
     pub verbs: Vec<String>,
     /// API groups; the core group is the empty string.
+    #[serde(deserialize_with = "null_as_default")]
     pub api_groups: Vec<String>,
     /// Resources, such as `pods`, `pods/log`, `*/scale`, `*`.
+    #[serde(deserialize_with = "null_as_default")]
     pub resources: Vec<String>,
     /// Names of objects; empty for all.
+    #[serde(deserialize_with = "null_as_default")]
     pub resource_names: Vec<String>,
     /// Paths, which may end in a star.
+    #[serde(rename = "nonResourceURLs", deserialize_with = "null_as_default")]
     pub non_resource_urls: Vec<String>,
 }
 
 impl PolicyRule {
+    /// All verbs on all resources.
+    pub fn all_resources() -> PolicyRule {
+        let any = || vec!["*".to_owned()];
+        PolicyRule { verbs: any(), api_groups: any(), resources: any(), ..PolicyRule::default() }
+    }
+
+    /// All verbs on all paths.
+    pub fn all_paths() -> PolicyRule {
+        let any = || vec!["*".to_owned()];
+        PolicyRule { verbs: any(), non_resource_urls: any(), ..PolicyRule::default() }
+    }
+
+    /// The rule as it is stored: without empty lists.
+    pub fn to_json(&self) -> Value {
+        let fields = [
+            ("apiGroups", &self.api_groups),
+            ("nonResourceURLs", &self.non_resource_urls),
+            ("resourceNames", &self.resource_names),
+            ("resources", &self.resources),
+            ("verbs", &self.verbs),
+        ];
+        let given = fields.into_iter().filter(|(_, list)| !list.is_empty());
+        Value::Object(given.map(|(field, list)| (field.to_owned(), list.clone().into())).collect())
+    }
+
     /// Whether the rule allows `request`, like `RuleAllows` of Kubernetes' RBAC authorizer.
     pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
         contains_or_star(&self.verbs, &request.verb)
@@ -29,6 +62,13 @@ impl PolicyRule {
                 self.non_resource_urls.iter().any(|rule| covers_path(rule, request.path))
             }
     }
+}
+
+/// Reads `null` as an absent field.
+pub(super) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    from: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 fn contains_or_star(list: &[String], value: &str) -> bool {

@@ -6,6 +6,7 @@ use http::Method;
 use kubeapi::{CanonicalPath, Query, RequestInfo};
 use proptest::prelude::*;
 
+use super::manifests::{RoleReference, Subject};
 use super::*;
 use crate::process::{Drain, OnFailure, Published, ShutdownPhase};
 
@@ -164,7 +165,7 @@ fn rbac_policy_accepts_kubectl_list() {
 
 /// Decides like Kubernetes: all bindings in turn, all subjects, all rules.
 fn allows_by_scan(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
-    manifests.bindings.iter().any(|binding| {
+    manifests.bindings.iter().any(|(_, binding)| {
         let here = binding.namespace.is_empty() || binding.namespace == request.namespace;
         let meant = binding.subjects.iter().any(|subject| match subject {
             Subject::User(name) => *name == user.name,
@@ -240,6 +241,47 @@ proptest! {
         };
         let attributes = Attributes { user: &user, request: &request };
         prop_assert_eq!(policy.allows(attributes).is_some(), allows_by_scan(&manifests, &user, &request));
+    }
+
+    #[test]
+    fn changed_index_is_as_a_new_one(
+        before in (prop::collection::vec(a_role(), 0..6), prop::collection::vec(a_binding(), 1..6)),
+        after in (prop::collection::vec(a_role(), 0..6), prop::collection::vec(a_binding(), 1..6)),
+        requester in word(), group in word(), namespace in prop::option::of(word()), resource in word(), verb in word(),
+    ) {
+        // Few names, so that most are replaced.
+        let rename = |number: usize, text: &String| text.replace("{name: ", &format!("{{name: n{}", number % 3));
+        let text = |(roles, bindings): &(Vec<String>, Vec<String>)| {
+            roles.concat() + &bindings.iter().enumerate().map(|(number, text)| rename(number, text)).collect::<String>()
+        };
+        let parsed = [&before, &after].map(|of| Manifests::parse("p", &text(of), false));
+        prop_assume!(parsed.iter().all(Result::is_ok));
+        let mut index = PolicyIndex::default();
+        for manifests in parsed.into_iter().flatten() {
+            let has_binding = |namespace: &str, name: &str| {
+                manifests.bindings.iter().any(|(_, of)| (&*of.namespace, &*of.name) == (namespace, name))
+            };
+            index.retain_bindings(false, has_binding);
+            index.retain_bindings(true, has_binding);
+            index.retain_roles(false, |_, name| manifests.cluster_roles.iter().any(|role| role.name == name));
+            index.retain_roles(true, |namespace, name| {
+                manifests.roles.iter().any(|role| (&*role.namespace, &*role.name) == (namespace, name))
+            });
+            manifests.bindings.iter().for_each(|(_, binding)| index.set_binding(binding.clone()));
+            manifests.cluster_roles.iter().for_each(|role| index.set_role("", &role.name, Some(role.rules.clone())));
+            for role in &manifests.roles {
+                index.set_role(&role.namespace, &role.name, Some(role.rules.clone()));
+            }
+            let user = user(requester, &[group]);
+            let request = RequestInfo {
+                is_resource_request: true, verb: verb.into(), api_group: "g", resource,
+                namespace: namespace.unwrap_or_default(), ..RequestInfo::default()
+            };
+            let attributes = Attributes { user: &user, request: &request };
+            let policy = index.policy().clone();
+            prop_assert_eq!(policy.allows(attributes).is_some(), allows_by_scan(&manifests, &user, &request));
+            prop_assert_eq!(policy.bindings(), manifests.bindings.len());
+        }
     }
 }
 

@@ -180,7 +180,7 @@ pub(in crate::config) fn policy_file(
         return path;
     }
     match (&path, modes.iter().any(|mode| matches!(mode, AuthorizerMode::Static(_)))) {
-        // Bootstrap roles are granted without a file.
+        // Stored roles and bindings need no file.
         (None, true) if has_store => {}
         (None, true) => parser.add_problem(NAME, "required with --authorization-mode=RBAC"),
         (Some(_), false) => parser.add_problem(NAME, "not used without RBAC among --authorization-mode"),

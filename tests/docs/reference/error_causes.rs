@@ -100,7 +100,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 22] = [
+const DENIALS: [(u16, &str, &str, &str); 24] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -187,6 +187,13 @@ const DENIALS: [(u16, &str, &str, &str); 22] = [
     (404, "src/rest/namespace.rs", "… not found", "the namespace of a new object does not exist"),
     (404, "src/rest/dispatch.rs", NOT_SERVED, "a Binding is created, and Pods are turned off"),
     (404, "src/rest/component_status.rs", "… not found", "there is no such component"),
+    (
+        403,
+        "src/rest/escalation.rs",
+        "is attempting to grant RBAC permissions not currently held",
+        "the user does not have all rules of the role, and may not `escalate` it or `bind` it",
+    ),
+    (404, "src/rest/escalation.rs", "… not found", "the role that a new binding refers to does not exist"),
     (404, "src/rest/proxy.rs", "… not found", "the object that is to be connected to does not exist"),
 ];
 

@@ -8,7 +8,12 @@ use crate::source::SourceFile;
 /// Name, commands, paths, and when it fails.
 const CHECKS: [(&str, &str, &str, &str); 9] = [
     ("ping", "all", "`/livez`, `/readyz`, `/healthz`", "never: the process answers"),
-    ("log", "all", "`/readyz`", "one write to standard error has been blocked for two minutes"),
+    (
+        "log",
+        "all",
+        "`/readyz`; with `--embedded-api` all",
+        "one write to standard error has been blocked for two minutes",
+    ),
     (
         "etcd",
         "gateway with `--embedded-api`",

@@ -102,7 +102,7 @@ async fn embedded_api_lists_resources_that_are_not_stored_empty() {
     for (path, kind) in [
         (PODS, "PodList"),
         ("/api/v1/nodes", "NodeList"),
-        ("/apis/rbac.authorization.k8s.io/v1/clusterroles", "ClusterRoleList"),
+        ("/apis/networking.k8s.io/v1/ingresses", "IngressList"),
         ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "CustomResourceDefinitionList"),
         ("/apis/autoscaling/v2/horizontalpodautoscalers", "HorizontalPodAutoscalerList"),
     ] {

@@ -1,5 +1,6 @@
 //! The embedded API server (`--embedded-api`).
 
+mod access_control;
 mod admission;
 mod api_services;
 mod bad_bodies;

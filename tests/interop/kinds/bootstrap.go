@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	schedulingconversion "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 )
 
@@ -35,6 +38,40 @@ func bootstrapObjects() ([]byte, error) {
 		schema.TypeMeta.SetGroupVersionKind(flowcontrolv1.SchemeGroupVersion.WithKind("FlowSchema"))
 		objects = append(objects, schema)
 	}
+	return objectLines(objects)
+}
+
+// bootstrapPolicy are the roles and bindings that a kube-apiserver makes at its start, in its order
+// (pkg/registry/rbac/rest/storage_rbac.go).
+func bootstrapPolicy() ([]byte, error) {
+	var objects []runtime.Object
+	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
+		role.TypeMeta.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))
+		objects = append(objects, &role)
+	}
+	bindings := append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...)
+	for _, binding := range bindings {
+		binding.TypeMeta.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))
+		objects = append(objects, &binding)
+	}
+	roles, roleBindings := bootstrappolicy.NamespaceRoles(), bootstrappolicy.NamespaceRoleBindings()
+	for _, namespace := range sortedKeys(roles) {
+		for _, role := range roles[namespace] {
+			role.TypeMeta.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("Role"))
+			objects = append(objects, &role)
+		}
+	}
+	for _, namespace := range sortedKeys(roleBindings) {
+		for _, binding := range roleBindings[namespace] {
+			binding.TypeMeta.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("RoleBinding"))
+			objects = append(objects, &binding)
+		}
+	}
+	return objectLines(objects)
+}
+
+// objectLines are objects with their defaults, each a line of JSON.
+func objectLines(objects []runtime.Object) ([]byte, error) {
 	var out bytes.Buffer
 	for _, object := range objects {
 		legacyscheme.Scheme.Default(object)

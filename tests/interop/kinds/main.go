@@ -29,6 +29,7 @@ const (
 	strictFile    = "src/resources/builtin/testdata/strict.jsonl"
 	openapiFile   = "src/openapi/builtin/definitions.json.gz"
 	bootstrapFile = "src/controllers/bootstrap_objects.jsonl"
+	policyFile    = "src/controllers/bootstrap_policy.jsonl"
 	tablesFile    = "src/kinds/testdata/tables.jsonl"
 )
 
@@ -79,6 +80,9 @@ func run(kubeconfig, root string, check, tables bool) error {
 		return err
 	}
 	if files[bootstrapFile], err = bootstrapObjects(); err != nil {
+		return err
+	}
+	if files[policyFile], err = bootstrapPolicy(); err != nil {
 		return err
 	}
 	if files[strictFile], err = strictCases(); err != nil {
@@ -136,6 +140,9 @@ func writeValidation(root string) error {
 		return err
 	}
 	files[internalStructsFile] = internalStructs()
+	if files[policyFile], err = bootstrapPolicy(); err != nil {
+		return err
+	}
 	names := make([]string, 0, len(files))
 	for name := range files {
 		names = append(names, name)

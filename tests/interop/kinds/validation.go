@@ -515,7 +515,7 @@ func withoutStatus(object map[string]any) map[string]any {
 	return result
 }
 
-func sortedKeys(object map[string]any) []string {
+func sortedKeys[V any](object map[string]V) []string {
 	keys := make([]string, 0, len(object))
 	for key := range object {
 		keys = append(keys, key)

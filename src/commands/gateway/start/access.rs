@@ -7,7 +7,8 @@ use crate::authenticate::{self, Authenticator, GroupFilter, RequestHeaderConfig}
 use crate::authorize::configuration::{AuthorizationConfigWatcher, AuthorizationWebhookSettings};
 use crate::authorize::rbac_proxy::RbacProxyRules;
 use crate::authorize::{
-    AccessReviewClient, AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry, Impersonator, RbacPolicy,
+    AccessReviewClient, AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry, Impersonator, RbacPolicies,
+    RbacPolicy,
 };
 use crate::commands::gateway::control::ControlTasks;
 use crate::commands::gateway::review_thread::DelegatedAuth;
@@ -21,7 +22,7 @@ use crate::tls::server::ClientTrust;
 
 /// What authorizers read from files.
 pub(super) struct AuthorizationSources {
-    policy: Option<Published<RbacPolicy>>,
+    policies: Option<RbacPolicies>,
     /// kube-rbac-proxy rules that define the attributes of requests.
     pub(super) rules: Option<Published<RbacProxyRules>>,
     /// The chain of `--authorization-config`.
@@ -32,13 +33,14 @@ pub(super) struct AuthorizationSources {
 pub(super) type ChainWatcher = (AuthorizationConfigWatcher, OnFailure);
 
 impl AuthorizationFiles {
-    /// Publishes the contents.
+    /// Publishes the contents. The policy of stored objects is added to that of the file.
     ///
     /// # Errors
     /// A client of a webhook cannot be created.
     pub(super) fn publish(
         self,
         config: &GatewayConfig,
+        stored_policy: Option<&Published<RbacPolicy>>,
         metrics: &Arc<Metrics>,
         tasks: &mut ControlTasks,
     ) -> Result<(AuthorizationSources, Option<ChainWatcher>), Problem> {
@@ -46,6 +48,8 @@ impl AuthorizationFiles {
             policy.log();
             tasks.follow("policy", (file, policy))
         });
+        // Stored objects first: most requests are allowed by those.
+        let policies = RbacPolicies::new(stored_policy.cloned().into_iter().chain(policy));
         let by_rules = config.sidecar.attribute_source != AttributeSource::Request;
         let rules = match self.rules {
             Some((file, rules)) => {
@@ -59,10 +63,10 @@ impl AuthorizationFiles {
             max_timeout: config.forwarding.request_timeout,
             probes: config.delegated_auth.readiness_requires_reviews,
         };
-        let chain = self.chain.map(|file| file.start(webhooks, policy.clone(), metrics)).transpose()?;
+        let chain = self.chain.map(|file| file.start(webhooks, policies.clone(), metrics)).transpose()?;
         let (chain, watcher) = chain.unzip();
         let watcher = watcher.map(|watcher| (watcher, tasks.file_errors().reporter("authorization")));
-        Ok((AuthorizationSources { policy, rules, chain }, watcher))
+        Ok((AuthorizationSources { policies, rules, chain }, watcher))
     }
 }
 
@@ -114,18 +118,13 @@ fn authorizer(
     sources: AuthorizationSources,
     access_reviews: Option<&Arc<AccessReviewClient>>,
 ) -> Authorizer {
-    let policy = sources.policy.as_ref();
+    let policies = sources.policies.as_ref();
     let modes = config.authorization_modes.iter().filter_map(|mode| match mode {
         AuthorizerMode::AlwaysAllow => Some(AuthorizationMode::AlwaysAllow),
         AuthorizerMode::AlwaysDeny => Some(AuthorizationMode::AlwaysDeny),
-        AuthorizerMode::Static(name) => policy.cloned().map(|policy| AuthorizationMode::Static(policy, name)),
+        AuthorizerMode::Static(name) => policies.cloned().map(|policies| AuthorizationMode::Static(policies, name)),
         AuthorizerMode::Webhook => access_reviews.cloned().map(AuthorizationMode::Webhook),
     });
-    let grants_bootstrap_roles = config.embedded_api.is_some()
-        && config.authorization_modes.iter().any(|mode| matches!(mode, AuthorizerMode::Static(_)));
-    let bootstrap =
-        grants_bootstrap_roles.then(|| AuthorizationMode::Static(Published::fixed(RbacPolicy::bootstrap()), "RBAC"));
-    let modes = bootstrap.into_iter().chain(modes);
     // First: what the file allows needs no review.
     let modes = sources.rules.clone().map(AuthorizationMode::ConfigFile).into_iter().chain(modes);
     let chain = sources.chain.map_or_else(|| modes.collect::<Vec<_>>().into(), AuthorizerChain::Reloaded);

@@ -207,7 +207,7 @@ fn authentication(config: &GatewayConfig) -> Result<Option<AuthenticationConfigF
 fn authorization(config: &GatewayConfig) -> Result<Option<authorize::AuthorizationConfigFile>, Problems> {
     let Some(path) = config.authorization_config.as_deref() else { return Ok(None) };
     let demands = authorize::configuration::ConfigurationRequirements {
-        has_policy_file: config.policy_file.is_some(),
+        has_policy: config.policy_file.is_some() || config.embedded_api.is_some(),
         needs_decision: config.serve_delegation,
     };
     authorize::AuthorizationConfigFile::open(path, demands).map(Some)

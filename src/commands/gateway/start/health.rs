@@ -11,6 +11,7 @@ use crate::observe::access::AccessLog;
 use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Published, ShutdownPhase};
+use crate::rest::ApiServer;
 use crate::route::RouteTable;
 
 use super::routing::Routing;
@@ -32,13 +33,48 @@ pub(super) fn readiness_checks(
     [registry, upstreams, reviews, certificate].into_iter().flatten().collect()
 }
 
-/// The health endpoints `/livez`, `/readyz` and `/healthz`. `store` is a check of all three, `more` are further readiness
+/// Names of what a kube-apiserver does after its start (`test/e2e/apimachinery/health_handlers.go`). Here it is done before
+/// the first request, but for the objects that every server has.
+const START_HOOKS: [&str; 19] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+];
+
+/// The checks of an embedded API server's start.
+pub(super) fn start_checks(api: &ApiServer) -> impl Iterator<Item = HealthCheck> {
+    START_HOOKS.into_iter().map(move |name| {
+        let api = api.clone();
+        HealthCheck::new(name, move || match api.has_bootstrap_objects() {
+            true => Ok(()),
+            false => Err("not finished".to_owned()),
+        })
+    })
+}
+
+/// The health endpoints `/livez`, `/readyz` and `/healthz`. `shared` are checks of all three, `more` are further readiness
 /// checks.
 pub(super) fn health_endpoints(
     drain: &Drain,
     access_log: &AccessLog,
     (table, documents): (&Published<RouteTable>, &Published<DiscoverySnapshot>),
-    store: Option<HealthCheck>,
+    shared: &[HealthCheck],
     more: &[HealthCheck],
 ) -> Vec<HealthChecks> {
     let leaving = |drain: Drain| {
@@ -47,10 +83,10 @@ pub(super) fn health_endpoints(
         })
     };
     let last = [discovery_check(table.clone(), documents.clone()), leaving(drain.clone())];
-    let store: Vec<HealthCheck> = store.into_iter().collect();
-    let alive = || [HealthCheck::ping()].into_iter().chain(store.iter().cloned());
-    let ready =
-        [HealthCheck::ping(), access_log.check()].into_iter().chain(store.iter().chain(more).cloned()).chain(last);
+    let alive = || [HealthCheck::ping()].into_iter().chain(shared.iter().cloned());
+    // Of an embedded API server, it is among the shared ones, as in a kube-apiserver.
+    let log = shared.is_empty().then(|| access_log.check());
+    let ready = alive().chain(log).chain(more.iter().cloned()).chain(last);
     vec![HealthChecks::new("livez", alive()), HealthChecks::new("readyz", ready), HealthChecks::new("healthz", alive())]
 }
 

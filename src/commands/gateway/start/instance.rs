@@ -12,7 +12,7 @@ use super::certificates::{Certificates, publish_serving};
 use super::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
 use super::files::InstanceFiles;
 use super::generated_api::generated_api;
-use super::health::{health_endpoints, readiness_checks};
+use super::health::{health_endpoints, readiness_checks, start_checks};
 use super::routing::{RegistryObjects, Routing};
 use crate::commands::gateway::control::{ControlTasks, ControlThread};
 use crate::commands::gateway::handshake_log::HandshakeLog;
@@ -25,7 +25,7 @@ use crate::config::GatewayConfig;
 use crate::discovery::{DiskCache, LocalGroups};
 use crate::observe::Auditor;
 use crate::observe::access::AccessLog;
-use crate::observe::health::HealthChecks;
+use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::trace::Tracer;
 use crate::process::{Drain, FileErrors, Problem, Problems, Published};
 use crate::resources::catalog::ResourceCatalog;
@@ -72,7 +72,10 @@ impl Instance {
         let InstanceInputs { files, mut certificates, shared_trust, auditor, access_log, egress, .. } = inputs;
         let InstanceInputs { tracer, address, path_prefix, store, mut tasks, threads, drain, .. } = inputs;
         let metrics = egress.metrics.clone();
-        let (authorization, chain_watcher) = files.authorization.publish(config, &metrics, &mut tasks)?;
+        let embedded = start_embedded_api(config, store, address, &egress, &drain)?;
+        let stored_policy = embedded.as_ref().map(|embedded| embedded.api.policy());
+        let (authorization, chain_watcher) =
+            files.authorization.publish(config, stored_policy, &metrics, &mut tasks)?;
         let signing_request = certificates.request.take();
         let mut delegated =
             DelegatedAuth::start(files.kubeconfigs, signing_request, chain_watcher, config, &egress, &threads, &drain)?;
@@ -88,7 +91,6 @@ impl Instance {
             authorization,
             (auditor, &metrics, &mut tasks),
         )?;
-        let embedded = start_embedded_api(config, store, address, &egress, &drain)?;
         let serves_delegation = config.serve_delegation && certificates.identity.is_some();
         // A kube-apiserver always answers them.
         let serves_reviews = serves_delegation || embedded.is_some();
@@ -116,10 +118,12 @@ impl Instance {
             &egress,
             (&threads, &drain),
         )?;
-        let store_check = embedded.as_ref().map(|embedded| embedded.check.clone());
+        let own_checks: Vec<HealthCheck> = embedded.as_ref().map_or_else(Vec::new, |embedded| {
+            [access_log.check(), embedded.check.clone()].into_iter().chain(start_checks(&embedded.api)).collect()
+        });
         let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
         let documents_of = (&routing.table, &documents.discovery);
-        let health = health_endpoints(&drain, &access_log, documents_of, store_check, &readiness_checks);
+        let health = health_endpoints(&drain, &access_log, documents_of, &own_checks, &readiness_checks);
         if embedded.is_some() {
             wait_for_routes(routing.table.clone())?;
         }

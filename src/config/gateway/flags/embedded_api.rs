@@ -35,7 +35,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "controllers",
             FlagKind::List("NAME"),
             "*",
-            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There is namespace-controller (or namespace), which deletes what is in a deleted namespace. Turn off what a kube-controller-manager beside this gateway runs",
+            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There are namespace-controller (or namespace), which deletes what is in a deleted namespace, and clusterrole-aggregation-controller (or clusterrole-aggregation), which gives aggregated ClusterRoles their rules. Turn off what a kube-controller-manager beside this gateway runs",
         ),
         Flag::new(
             "service-cluster-ip-range",

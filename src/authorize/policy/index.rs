@@ -1,0 +1,203 @@
+//! The roles and bindings of a policy by their names: a change of one costs its own size.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+use kubeapi::GoQuoted;
+
+use super::manifests::{Binding, RoleReference, Subject};
+use super::{Grant, Grants, PolicyRule, RbacPolicy};
+
+/// The rules of a role, which its bindings share.
+#[derive(Debug)]
+pub(super) struct RoleRules {
+    /// None while there is no such role.
+    rules: ArcSwapOption<Vec<PolicyRule>>,
+    /// The error of Kubernetes' role lister for a role that does not exist.
+    absence: String,
+}
+
+/// Namespace and name; the namespace of a ClusterRole and ClusterRoleBinding is empty.
+type NamespacedName = (String, String);
+
+/// A policy with the objects that it is made of.
+#[derive(Debug, Default)]
+pub struct PolicyIndex {
+    policy: RbacPolicy,
+    /// Roles that exist, or that a binding refers to.
+    roles: HashMap<NamespacedName, Arc<RoleRules>>,
+    bindings: HashMap<NamespacedName, Binding>,
+}
+
+impl RoleRules {
+    fn absent(namespace: &str, name: &str) -> RoleRules {
+        let kind = if namespace.is_empty() { "clusterrole" } else { "role" };
+        let absence = format!("{kind}.rbac.authorization.k8s.io {} not found", GoQuoted(name));
+        RoleRules { rules: ArcSwapOption::empty(), absence }
+    }
+
+    /// The rules now.
+    pub(super) fn get(&self) -> Guard<Option<Arc<Vec<PolicyRule>>>> {
+        self.rules.load()
+    }
+
+    /// What is said of the role when it does not exist.
+    pub(super) fn absence(&self) -> &str {
+        &self.absence
+    }
+}
+
+impl Binding {
+    fn key(&self) -> NamespacedName {
+        (self.namespace.clone(), self.name.clone())
+    }
+
+    fn role_key(&self) -> NamespacedName {
+        match &self.role {
+            RoleReference::ClusterRole(name) => (String::new(), name.clone()),
+            RoleReference::Role(name) => (self.namespace.clone(), name.clone()),
+        }
+    }
+}
+
+impl PolicyIndex {
+    /// The policy.
+    pub fn policy(&self) -> &RbacPolicy {
+        &self.policy
+    }
+
+    /// Sets the rules of a role; none if it does not exist. They count at once, also in copies of the policy.
+    pub fn set_role(&mut self, namespace: &str, name: &str, rules: Option<Vec<PolicyRule>>) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let role = self.roles.entry(key).or_insert_with(|| Arc::new(RoleRules::absent(namespace, name)));
+        role.rules.store(rules.map(Arc::new));
+        self.forget_unused(namespace, name);
+    }
+
+    /// Removes the roles or ClusterRoles that `exists` does not have.
+    pub fn retain_roles(&mut self, is_namespaced: bool, exists: impl Fn(&str, &str) -> bool) {
+        let is_gone =
+            |(namespace, name): &&NamespacedName| namespace.is_empty() != is_namespaced && !exists(namespace, name);
+        let gone: Vec<NamespacedName> = self.roles.keys().filter(is_gone).cloned().collect();
+        for (namespace, name) in gone {
+            self.set_role(&namespace, &name, None);
+        }
+    }
+
+    /// The rules of the role that a binding refers to.
+    ///
+    /// # Errors
+    /// Kubernetes' text if there is no such role.
+    pub fn rules_of(&self, binding: &Binding) -> Result<Arc<Vec<PolicyRule>>, String> {
+        let key = binding.role_key();
+        let found = self.roles.get(&key).and_then(|role| role.get().clone());
+        found.ok_or_else(|| RoleRules::absent(&key.0, &key.1).absence)
+    }
+
+    /// Adds a binding, or replaces the one of its name.
+    pub fn set_binding(&mut self, binding: Binding) {
+        self.remove_binding(&binding.namespace, &binding.name);
+        let (key, role_key) = (Arc::new(binding.key()), binding.role_key());
+        let role = self
+            .roles
+            .entry(role_key)
+            .or_insert_with_key(|(namespace, name)| Arc::new(RoleRules::absent(namespace, name)));
+        for subject in &binding.subjects {
+            let reason = format!("RBAC: allowed by {}", describe(&binding, subject)).into();
+            let grant = Grant { binding: key.clone(), role: role.clone(), reason };
+            self.policy.change_grants(subject, &binding.namespace, |grants| grants.push(grant));
+        }
+        self.bindings.insert(binding.key(), binding);
+        self.policy.bindings = self.bindings.len();
+    }
+
+    /// Removes a binding, if it exists.
+    pub fn remove_binding(&mut self, namespace: &str, name: &str) {
+        let Some(binding) = self.bindings.remove(&(namespace.to_owned(), name.to_owned())) else { return };
+        for subject in &binding.subjects {
+            self.policy.change_grants(subject, namespace, |grants| {
+                grants.retain(|grant| (&*grant.binding.0, &*grant.binding.1) != (namespace, name));
+            });
+        }
+        self.policy.bindings = self.bindings.len();
+        let (namespace, name) = binding.role_key();
+        self.forget_unused(&namespace, &name);
+    }
+
+    /// Removes the RoleBindings or ClusterRoleBindings that `exists` does not have.
+    pub fn retain_bindings(&mut self, is_namespaced: bool, exists: impl Fn(&str, &str) -> bool) {
+        let is_gone =
+            |(namespace, name): &&NamespacedName| namespace.is_empty() != is_namespaced && !exists(namespace, name);
+        let gone: Vec<NamespacedName> = self.bindings.keys().filter(is_gone).cloned().collect();
+        for (namespace, name) in gone {
+            self.remove_binding(&namespace, &name);
+        }
+    }
+
+    /// Forgets a role that does not exist and that no binding refers to.
+    fn forget_unused(&mut self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let is_unused = |role: &Arc<RoleRules>| role.get().is_none() && Arc::strong_count(role) == 1;
+        if self.roles.get(&key).is_some_and(is_unused) {
+            self.roles.remove(&key);
+        }
+    }
+}
+
+impl RbacPolicy {
+    /// Changes the grants of a subject in a namespace, or its cluster-wide ones. One without grants is removed.
+    fn change_grants(&mut self, subject: &Subject, namespace: &str, change: impl FnOnce(&mut Vec<Grant>)) {
+        let (subjects, name) = match subject {
+            Subject::User(name) => (&mut self.users, name.clone()),
+            Subject::Group(name) => (&mut self.groups, name.clone()),
+            Subject::ServiceAccount { namespace, name } => {
+                (&mut self.users, format!("system:serviceaccount:{namespace}:{name}"))
+            }
+        };
+        if !subjects.contains_key(&name) {
+            subjects.insert_mut(name.clone(), Grants::default());
+        }
+        let Some(grants) = subjects.get_mut(&name) else { return };
+        if namespace.is_empty() {
+            change(&mut grants.cluster_wide);
+        } else {
+            let mut inside = grants.namespaces.get(namespace).cloned().unwrap_or_default();
+            change(&mut inside);
+            match inside.is_empty() {
+                true => grants.namespaces.remove_mut(namespace),
+                false => {
+                    grants.namespaces.insert_mut(namespace.to_owned(), inside);
+                    false
+                }
+            };
+        }
+        if grants.cluster_wide.is_empty() && grants.namespaces.is_empty() {
+            subjects.remove_mut(&name);
+        }
+    }
+}
+
+/// Describes a grant like `clusterRoleBindingDescriber` and `roleBindingDescriber` in
+/// `pkg/registry/rbac/validation/rule.go`, with name and namespace in the same order.
+fn describe(binding: &Binding, subject: &Subject) -> String {
+    let (kind, name) = match &*binding.namespace {
+        "" => ("ClusterRoleBinding", binding.name.clone()),
+        namespace => ("RoleBinding", format!("{}/{namespace}", binding.name)),
+    };
+    let (subject_kind, subject_name) = match subject {
+        Subject::User(name) => ("User", name.clone()),
+        Subject::Group(name) => ("Group", name.clone()),
+        Subject::ServiceAccount { namespace, name } => ("ServiceAccount", format!("{name}/{namespace}")),
+    };
+    let (role_kind, role) = match &binding.role {
+        RoleReference::ClusterRole(name) => ("ClusterRole", name),
+        RoleReference::Role(name) => ("Role", name),
+    };
+    format!(
+        "{kind} {} of {role_kind} {} to {subject_kind} {}",
+        GoQuoted(&name),
+        GoQuoted(role),
+        GoQuoted(&subject_name)
+    )
+}

@@ -1,0 +1,196 @@
+//! Stored roles and bindings authorize requests, and give nobody more than their writer has.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, ClientResponse, request};
+use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+use crate::support::fixtures::eventually;
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+
+async fn create(client: &Client, path: &str, object: &Value) {
+    let created = send_json(client, Method::POST, path, object).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+}
+
+/// Sends a request as another user.
+async fn send_as(client: &Client, user: &str, method: Method, path: &str, body: &Value) -> ClientResponse {
+    let headers = [("impersonate-user", user), ("content-type", "application/json")];
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    client.send_and_read(request(method, path, &headers, &body)).await
+}
+
+async fn delete(client: &Client, path: &str) {
+    assert_eq!(send_json(client, Method::DELETE, path, &json!({})).await.status, 200);
+}
+
+fn role(name: &str, rules: &Value) -> Value {
+    json!({"metadata": {"name": name}, "rules": rules})
+}
+
+fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
+    let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user});
+    let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role});
+    json!({"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]})
+}
+
+fn rule(resources: &[&str], verbs: &[&str]) -> Value {
+    let groups = ["", "rbac.authorization.k8s.io"];
+    json!({"apiGroups": groups, "resources": resources, "verbs": verbs})
+}
+
+/// Waits until a user gets a status for a list of ConfigMaps.
+async fn wait_for_list(client: &Client, user: &str, status: u16) {
+    eventually(&format!("{status} for {user}"), async || {
+        let listed = send_as(client, user, Method::GET, CONFIG_MAPS, &Value::Null).await;
+        (listed.status == status).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_bindings_authorize_until_they_are_gone() {
+    let api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    wait_for_list(&client, "jane", 403).await;
+    create(&client, ROLES, &role("reader", &json!([rule(&["configmaps"], &["list"])]))).await;
+    create(&client, BINDINGS, &binding("jane", "Role", "reader", "jane")).await;
+    create(&client, BINDINGS, &binding("bob", "Role", "reader", "bob")).await;
+    wait_for_list(&client, "jane", 200).await;
+    let elsewhere =
+        send_as(&client, "jane", Method::GET, "/api/v1/namespaces/kube-system/configmaps", &Value::Null).await;
+    elsewhere.assert_failure(403, "Forbidden");
+    // A change of the role counts for all its bindings.
+    let path = format!("{ROLES}/reader");
+    let changed = role("reader", &json!([rule(&["configmaps"], &["get"])]));
+    assert_eq!(send_json(&client, Method::PUT, &path, &changed).await.status, 200);
+    wait_for_list(&client, "bob", 403).await;
+    delete(&client, &path).await;
+    eventually("the missing role to be named", async || {
+        let refused = send_as(&client, "jane", Method::GET, CONFIG_MAPS, &Value::Null).await;
+        let text = refused.assert_failure(403, "Forbidden")["message"].to_string();
+        text.ends_with("RBAC: role.rbac.authorization.k8s.io \\\"reader\\\" not found\"").then_some(())
+    })
+    .await;
+    create(&client, ROLES, &role("reader", &json!([rule(&["configmaps"], &["list"])]))).await;
+    wait_for_list(&client, "jane", 200).await;
+    delete(&client, &format!("{BINDINGS}/jane")).await;
+    wait_for_list(&client, "jane", 403).await;
+    wait_for_list(&client, "bob", 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_account_has_the_rights_of_its_bindings_after_a_restart() {
+    let mut api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    let subject = json!({"kind": "ServiceAccount", "name": "robot"});
+    let mut view = binding("robot", "ClusterRole", "view", "");
+    view["subjects"] = json!([subject]);
+    create(&client, BINDINGS, &view).await;
+    let robot = "system:serviceaccount:default:robot";
+    wait_for_list(&client, robot, 200).await;
+    drop(client);
+    api.gateway.signal("KILL");
+    api.gateway.wait_for_exit().await;
+    api.restart();
+    let client = api.http2().await;
+    let listed = send_as(&client, robot, Method::GET, CONFIG_MAPS, &Value::Null).await;
+    assert_eq!(listed.status, 200, "the policy is there from the first request on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_grants_what_he_does_not_have() {
+    let api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    let manage = json!([rule(&["roles", "rolebindings", "configmaps"], &["create", "update", "list"])]);
+    create(&client, ROLES, &role("manager", &manage)).await;
+    create(&client, BINDINGS, &binding("mary", "Role", "manager", "mary")).await;
+    create(&client, ROLES, &role("all", &json!([rule(&["*"], &["*"])]))).await;
+    wait_for_list(&client, "mary", 200).await;
+    let as_mary = async |method: Method, path: &str, body: &Value| send_as(&client, "mary", method, path, body).await;
+
+    let own = role("own", &json!([rule(&["configmaps"], &["list"])]));
+    assert_eq!(as_mary(Method::POST, ROLES, &own).await.status, 201);
+    let more = role("own", &json!([rule(&["configmaps"], &["list", "delete"])]));
+    let refused = as_mary(Method::PUT, &format!("{ROLES}/own"), &more).await.assert_failure(403, "Forbidden");
+    let message = "roles.rbac.authorization.k8s.io \"own\" is forbidden: user \"mary\" (groups=[\"system:authenticated\"]) is \
+                   attempting to grant RBAC permissions not currently held:\n\
+                   {APIGroups:[\"\"], Resources:[\"configmaps\"], Verbs:[\"delete\"]}\n\
+                   {APIGroups:[\"rbac.authorization.k8s.io\"], Resources:[\"configmaps\"], Verbs:[\"delete\"]}";
+    assert_eq!(refused["message"], message);
+    as_mary(Method::POST, ROLES, &role("other", &more["rules"])).await.assert_failure(403, "Forbidden");
+    assert_eq!(as_mary(Method::POST, BINDINGS, &binding("a", "Role", "own", "eve")).await.status, 201);
+    as_mary(Method::POST, BINDINGS, &binding("b", "Role", "all", "eve")).await.assert_failure(403, "Forbidden");
+    as_mary(Method::POST, BINDINGS, &binding("b", "ClusterRole", "cluster-admin", "eve"))
+        .await
+        .assert_failure(403, "Forbidden");
+    let refused = as_mary(Method::POST, BINDINGS, &binding("b", "Role", "none", "eve")).await;
+    assert_eq!(
+        refused.assert_failure(404, "NotFound")["message"],
+        "roles.rbac.authorization.k8s.io \"none\" not found"
+    );
+
+    // The verbs `bind` and `escalate` allow it.
+    let bind = json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "resourceNames": ["all"],
+        "verbs": ["bind"]});
+    let escalate = rule(&["roles"], &["escalate"]);
+    create(&client, ROLES, &role("trusted", &json!([bind, escalate]))).await;
+    create(&client, BINDINGS, &binding("trusted", "Role", "trusted", "mary")).await;
+    eventually("mary to be trusted", async || {
+        (as_mary(Method::PUT, &format!("{ROLES}/own"), &more).await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(as_mary(Method::POST, BINDINGS, &binding("b", "Role", "all", "eve")).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aggregated_role_has_the_rules_of_those_that_it_selects() {
+    let api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    let roles = format!("{RBAC}/clusterroles");
+    let selector = json!({"clusterRoleSelectors": [{"matchLabels": {"for": "team"}}]});
+    create(&client, &roles, &json!({"metadata": {"name": "team"}, "aggregationRule": selector})).await;
+    create(&client, BINDINGS, &binding("jane", "ClusterRole", "team", "jane")).await;
+    wait_for_list(&client, "jane", 403).await;
+    let mut part = role("part", &json!([rule(&["configmaps"], &["list"])]));
+    part["metadata"]["labels"] = json!({"for": "team"});
+    create(&client, &roles, &part).await;
+    wait_for_list(&client, "jane", 200).await;
+    delete(&client, &format!("{roles}/part")).await;
+    wait_for_list(&client, "jane", 403).await;
+    assert_eq!(client.get(&format!("{roles}/team")).await.json()["rules"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bootstrap_roles_are_there_and_come_back_at_the_next_start() {
+    let mut api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    let count = async |client: &Client, plural: &str| {
+        client.get(&format!("{RBAC}/{plural}")).await.json()["items"].as_array().unwrap().len()
+    };
+    let counts = [("clusterroles", 69), ("clusterrolebindings", 50), ("roles", 7), ("rolebindings", 7)];
+    for (plural, expected) in counts {
+        eventually(plural, async || (count(&client, plural).await == expected).then_some(())).await;
+    }
+    delete(&client, &format!("{RBAC}/clusterroles/view")).await;
+    let path = format!("{RBAC}/clusterroles/system:basic-user");
+    let mut basic = client.get(&path).await.json();
+    let all = basic["rules"].clone();
+    basic["rules"] = json!([rule(&["things"], &["get"])]);
+    assert_eq!(send_json(&client, Method::PUT, &path, &basic).await.status, 200);
+    drop(client);
+    api.gateway.signal("KILL");
+    api.gateway.wait_for_exit().await;
+    api.restart();
+    let client = api.http2().await;
+    eventually("what is missing to come back", async || {
+        let rules = client.get(&path).await.json()["rules"].as_array().unwrap().clone();
+        let is_back = rules.len() > 1 && count(&client, "clusterroles").await == 69;
+        is_back.then(|| assert_eq!(rules[0], rule(&["things"], &["get"]), "what was added stays, beside {all}"))
+    })
+    .await;
+}
