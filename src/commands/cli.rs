@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use super::envtest_assets::EnvtestTask;
 use super::help::HelpCommand;
+use super::kubeconfig::KubeconfigTask;
 use super::pki::PkiCommand;
 use super::status::StatusCommand;
 use super::store::StoreTask;
@@ -71,6 +72,12 @@ pub enum Command {
         /// What to do
         #[command(subcommand)]
         task: StoreTask,
+    },
+    /// Make kubeconfigs for users of the embedded API server
+    Kubeconfig {
+        /// What to do
+        #[command(subcommand)]
+        task: KubeconfigTask,
     },
     /// Make the programs that envtest starts, etcd and kube-apiserver, for tests of operators
     Envtest {

@@ -8,6 +8,7 @@ mod envtest_assets;
 pub mod gateway;
 pub mod help;
 pub mod konnectivity;
+mod kubeconfig;
 mod man;
 pub mod pki;
 mod program_name;
@@ -91,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Status(command) => command.run(),
         Command::Store { task } => store::run(&task),
+        Command::Kubeconfig { task } => kubeconfig::run(&task),
         Command::Envtest { task } => envtest_assets::run(&task),
         Command::Help(command) => help::run(&command, cli::command()),
         Command::Completion { shell } => completion::run(shell),

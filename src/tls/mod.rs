@@ -44,7 +44,8 @@ pub(crate) use generate::certificate_store::already_exists;
 pub use generate::certificate_store::{CertificateKind, CertificateStore};
 pub use generate::csr::{PendingCertificate, RequestedCertificate};
 pub use generate::generated_certs::{
-    FRONT_PROXY, GeneratedCertificates, ManagedCertificate, in_memory_serving_names, serving_names, write_kubeconfig,
+    FRONT_PROXY, GeneratedCertificates, ManagedCertificate, in_memory_serving_names, kubeconfig_text, serving_names,
+    write_kubeconfig,
 };
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;

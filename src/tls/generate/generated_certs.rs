@@ -259,6 +259,17 @@ fn to_unix_time(time: SystemTime) -> UnixTime {
     UnixTime::since_unix_epoch(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
+/// A kubeconfig of one user. `authority` is the CA bundle of the server as base64, `credentials` are lines of YAML.
+pub fn kubeconfig_text(server: &str, authority: &str, user: &str, credentials: &str) -> String {
+    // A JSON string is a valid YAML string.
+    let (server, user) = (serde_json::Value::from(server), serde_json::Value::from(user));
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: narthex\nclusters:\n- name: narthex\n  cluster:\n    server: \
+         {server}\n    certificate-authority-data: {authority}\nusers:\n- name: {user}\n  user:\n{credentials}contexts:\n\
+         - name: narthex\n  context:\n    cluster: narthex\n    user: {user}\n"
+    )
+}
+
 /// Writes a kubeconfig with the certificate `admin` embedded, readable by its owner only.
 pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &CertificateStore) -> Result<(), Problem> {
     let read = |path: PathBuf| {
@@ -269,14 +280,8 @@ pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &Certificat
     let authority = read(store.authority_files(CertificateKind::Serving).certificate)?;
     let admin = store.files("admin");
     let (certificate, key) = (read(admin.certificate)?, read(admin.key)?);
-    // A JSON string is a valid YAML string.
-    let server = serde_json::Value::from(server);
-    let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: narthex\nclusters:\n- name: narthex\n  cluster:\n    server: \
-         {server}\n    certificate-authority-data: {authority}\nusers:\n- name: admin\n  user:\n    \
-         client-certificate-data: {certificate}\n    client-key-data: {key}\ncontexts:\n- name: narthex\n  context:\n    \
-         cluster: narthex\n    user: admin\n"
-    );
+    let credentials = format!("    client-certificate-data: {certificate}\n    client-key-data: {key}\n");
+    let text = kubeconfig_text(server, &authority, "admin", &credentials);
     if std::fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
     }

@@ -23,6 +23,11 @@ pub(super) fn regions() -> BTreeMap<String, String> {
             "socks5" => long_running::<Socks5Command>(below, &mut regions),
             "quickstart" => long_running::<QuickstartCommand>(below, &mut regions),
             "check" => check_takes_the_flags_of_the_command(below, &command),
+            "kubeconfig" => {
+                for kind in below.get_subcommands().filter(|kind| kind.get_name() != "help") {
+                    regions.insert(format!("flags of narthex kubeconfig {}", kind.get_name()), arguments(kind));
+                }
+            }
             "pki" => {
                 for kind in below.get_subcommands().filter(|kind| kind.get_name() != "help") {
                     regions.insert(format!("flags of narthex pki {}", kind.get_name()), arguments(kind));
