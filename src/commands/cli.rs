@@ -96,14 +96,24 @@ pub enum Command {
     Help(HelpCommand),
 }
 
-/// The commands that read their environment themselves.
-const LONG_RUNNING: [&str; 8] =
-    ["quickstart", "gateway", "sidecar", "proxy", "socks5", "konnectivity-server", "konnectivity-agent", "check"];
+/// The commands that read their environment themselves, and the one whose output would have what is meant for them, such
+/// as the token of `narthex proxy`.
+const WITHOUT_VARIABLES: [&str; 9] = [
+    "quickstart",
+    "gateway",
+    "sidecar",
+    "proxy",
+    "socks5",
+    "konnectivity-server",
+    "konnectivity-agent",
+    "check",
+    "kubeconfig",
+];
 
 /// The clap definition of the whole command line.
 pub fn command() -> clap::Command {
     // So that an error names the variable, not the flag.
-    enable_environment(Cli::command(), &LONG_RUNNING)
+    enable_environment(Cli::command(), &WITHOUT_VARIABLES)
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 

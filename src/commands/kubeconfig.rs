@@ -39,7 +39,7 @@ pub struct UserOptions {
     #[arg(long = "org", value_name = "GROUP")]
     pub organizations: Vec<String>,
     /// Token to use instead of a certificate
-    #[arg(long, value_name = "STRING")]
+    #[arg(long, value_name = "STRING", conflicts_with_all = ["organizations", "validity_period"])]
     pub token: Option<String>,
     /// Validity of the certificate, in whole days
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = parse_days)]
@@ -64,8 +64,8 @@ fn parse_days(text: &str) -> Result<u32, String> {
     let duration: SignedDuration = text.parse().map_err(|_| format!("{text:?} is not a duration such as 720h"))?;
     let seconds = duration.as_secs();
     match u32::try_from(seconds / DAY) {
-        Ok(days @ 1..=36_500) if seconds % DAY == 0 => Ok(days),
-        _ => Err("must be whole days, from 24h on".to_owned()),
+        Ok(days @ 1..=36_500) if duration == SignedDuration::from_secs(i64::from(days) * DAY) => Ok(days),
+        _ => Err("must be whole days, from 24h to 876000h".to_owned()),
     }
 }
 

@@ -161,7 +161,6 @@ impl WorkLimit {
     }
 
     /// The limits of work without a request.
-    #[cfg(test)]
     pub fn for_server() -> WorkLimit {
         WorkLimit::new(Arc::default(), MAX_STEPS)
     }

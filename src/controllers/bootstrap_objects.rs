@@ -57,6 +57,9 @@ impl BootstrapObjectController {
                 lines.insert(key, line);
             }
         }
+        if lines.is_empty() {
+            api.note_bootstrap_objects();
+        }
         let missing = RefCell::new(lines.keys().cloned().collect());
         BootstrapObjectController { api: api.clone(), lines, missing, queue }
     }

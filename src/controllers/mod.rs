@@ -118,8 +118,11 @@ impl Controllers {
         tasks.spawn_local(async move { run(&*system_namespaces).await });
         tokio::select! {
             () = drain.wait_for(ShutdownPhase::Draining) => {}
-            // They do not end by themselves.
-            Some(ended) = tasks.join_next() => tracing::error!("a controller has ended: {ended:?}; restart the process"),
+            // They do not end by themselves. The policy may be one of them: rights must not stay as they are.
+            Some(ended) = tasks.join_next() => {
+                self.api.note_ended_controller();
+                tracing::error!("a controller has ended: {ended:?}; restart the process");
+            }
         }
     }
 

@@ -5,7 +5,8 @@ use kubeapi::Status;
 use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
 
-use crate::authorize::policy::{PolicyRule, uncovered_rules};
+use crate::authorize::policy::{PolicyRule, RulePart, uncovered_parts};
+use crate::compute::WorkLimit;
 
 type Object = Map<String, Value>;
 
@@ -33,10 +34,10 @@ pub(super) fn reconcile(stored: &Object, expected: &Object) -> Result<Reconcilia
     }
     let mut object = stored.clone();
     for field in ["labels", "annotations"] {
-        let Some(wanted) = expected.get("metadata").and_then(|meta| meta[field].as_object()) else { continue };
+        let Some(entries) = expected.get("metadata").and_then(|meta| meta[field].as_object()) else { continue };
         change_metadata(&mut object, |meta| {
             let found = meta.entry(field).or_insert_with(|| json!({}));
-            for (key, value) in wanted {
+            for (key, value) in entries {
                 if found.get(key).is_none() {
                     found[key] = value.clone();
                 }
@@ -50,8 +51,8 @@ pub(super) fn reconcile(stored: &Object, expected: &Object) -> Result<Reconcilia
     let selectors = |of: &Object| of.get("aggregationRule").map(|rule| rule["clusterRoleSelectors"].clone());
     match (selectors(stored), selectors(expected)) {
         (Some(_), None) => drop(object.remove("aggregationRule")),
-        (found, Some(wanted)) => {
-            let missing = missing_items(&found.unwrap_or_default(), &wanted);
+        (found, Some(required)) => {
+            let missing = missing_items(&found.unwrap_or_default(), &required);
             if !missing.is_empty() {
                 let rule = object.entry("aggregationRule").or_insert_with(|| json!({}));
                 if let Some(rule) = rule.as_object_mut() {
@@ -71,15 +72,15 @@ fn missing_rules(stored: &Object, expected: &Object) -> Result<Vec<Value>, Statu
         let rules = of.get("rules").filter(|rules| !rules.is_null()).cloned().unwrap_or_else(|| json!([]));
         serde_json::from_value(rules).map_err(Status::internal_error)
     };
-    let (found, wanted) = (rules(stored)?, rules(expected)?);
-    let missing = uncovered_rules(found.iter(), &wanted);
+    let (found, required) = (rules(stored)?, rules(expected)?);
+    let missing = uncovered_parts(found.iter(), &required, &WorkLimit::for_server());
     let missing = missing.map_err(|_| Status::internal_error("its rules are too many to be compared"))?;
-    Ok(missing.iter().map(PolicyRule::to_json).collect())
+    Ok(missing.into_iter().map(|part| RulePart::to_rule(part).to_json()).collect())
 }
 
-fn missing_items(found: &Value, wanted: &Value) -> Vec<Value> {
+fn missing_items(found: &Value, expected: &Value) -> Vec<Value> {
     let found = found.as_array().map(Vec::as_slice).unwrap_or_default();
-    wanted.as_array().into_iter().flatten().filter(|one| !found.contains(one)).cloned().collect()
+    expected.as_array().into_iter().flatten().filter(|one| !found.contains(one)).cloned().collect()
 }
 
 fn add_items(object: &mut Object, field: &str, items: Vec<Value>) {

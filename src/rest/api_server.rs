@@ -85,6 +85,7 @@ pub struct ApiServer {
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
     has_bootstrap_objects: Arc<AtomicBool>,
+    has_ended_controller: Arc<AtomicBool>,
 }
 
 impl ApiServer {
@@ -109,6 +110,7 @@ impl ApiServer {
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
             has_bootstrap_objects: Arc::default(),
+            has_ended_controller: Arc::default(),
         }
     }
 
@@ -149,6 +151,16 @@ impl ApiServer {
     /// The resources that are served, those of CustomResourceDefinitions included.
     pub fn catalog(&self) -> &Published<ResourceCatalog> {
         &self.catalog
+    }
+
+    /// Whether a controller has ended, which none should: what it follows is not up to date any more.
+    pub fn has_ended_controller(&self) -> bool {
+        self.has_ended_controller.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a controller has ended.
+    pub(crate) fn note_ended_controller(&self) {
+        self.has_ended_controller.store(true, Ordering::Relaxed);
     }
 
     /// Whether the objects that every server has are there.

@@ -1,6 +1,7 @@
 //! ComponentStatuses, which are deprecated: what the components of a control plane say of their health
 //! (`pkg/registry/core/componentstatus`, `serversToValidate` in `pkg/registry/core/rest/storage_core.go`).
 
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,8 +80,8 @@ pub(super) async fn read(
 async fn check(store: &Result<Revision, String>, name: &str, port: Option<u16>) -> Value {
     let outcome = match port {
         Some(port) => {
-            let late = |_| Err(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()));
-            let answer = tokio::time::timeout(CHECK_TIMEOUT, ask(port)).await.unwrap_or_else(late);
+            let timed_out = |_| Err(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()));
+            let answer = tokio::time::timeout(CHECK_TIMEOUT, ask(port)).await.unwrap_or_else(timed_out);
             answer.map_err(|why| format!("Get \"https://127.0.0.1:{port}/healthz\": {why}"))
         }
         None => store.as_ref().map(|_| "ok".to_owned()).map_err(String::clone),
@@ -100,7 +101,13 @@ async fn check(store: &Result<Revision, String>, name: &str, port: Option<u16>) 
 /// The answer of the health check on a port of this machine, whatever its certificate.
 async fn ask(port: u16) -> Result<String, String> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-    let stream = stream.await.map_err(|error| format!("dial tcp 127.0.0.1:{port}: {error}"))?;
+    let stream = stream.await.map_err(|error| {
+        let reason = match error.kind() {
+            ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+            _ => error.to_string(),
+        };
+        format!("dial tcp 127.0.0.1:{port}: {reason}")
+    })?;
     let settings = ClientSettings { ca_bundle: None, insecure_skip_verify: true, identity: None, alpn: Vec::new() };
     let config = build_config(&settings).map_err(|problem| problem.to_string())?;
     let name = server_name("127.0.0.1").map_err(|problem| problem.to_string())?;

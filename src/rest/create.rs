@@ -90,7 +90,7 @@ pub(super) async fn store_new(
     }
     let mut conditions = creation_conditions(api, target, &object).await?;
     api.admit_new(target, &mut object).await?;
-    api.check_escalation(target, creation, None, &object).await?;
+    let object = api.check_escalation(target, creation, None, object).await?;
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut write = ObjectWrite::new(target, object, None);
     if target.kind.resource.group_resource() == CERTIFICATE_REQUESTS {

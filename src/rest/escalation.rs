@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use kubeapi::{GoQuoted, Status};
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use store::watch_cache::Stored;
 
@@ -11,17 +12,33 @@ use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::target::ObjectTarget;
 use crate::authorize::CreateAuthorization;
-use crate::authorize::policy::{PolicyRule, describe_rules, go_list, read_role, uncovered_rules};
-use crate::compute::run_sized;
+use crate::authorize::policy::{PolicyRule, TooManySteps, describe_parts, format_go_list, read_role, uncovered_parts};
+use crate::compute::{map_size, run_counted, run_sized};
 use crate::conversion::stored_object;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 /// Its members may do everything.
-const MASTERS: &str = "system:masters";
+const PRIVILEGED_GROUP: &str = "system:masters";
+/// Bytes that one rule stands for when work is measured.
+const RULE_BYTES: usize = 64;
+
+/// What a written role or binding grants.
+enum GrantedContent {
+    /// What the stored object grants: only what a garbage collector changes differs (`IsOnlyMutatingGCFields`).
+    Unchanged,
+    Role {
+        rules: Vec<PolicyRule>,
+        is_aggregated: bool,
+    },
+    Binding {
+        role_kind: String,
+        role: String,
+    },
+}
 
 impl ApiServer {
     /// Refuses a role with rules, or a binding of a role, that the user does not have, unless the user may `escalate` or
-    /// `bind`.
+    /// `bind`. Returns the object.
     ///
     /// # Errors
     /// 403, and 404 for the role of a binding.
@@ -30,50 +47,54 @@ impl ApiServer {
         target: &ObjectTarget<'_>,
         authorization: &CreateAuthorization<'_>,
         stored: Option<&Arc<Stored>>,
-        object: &Map<String, Value>,
-    ) -> Result<(), Status> {
+        object: Map<String, Value>,
+    ) -> Result<Map<String, Value>, Status> {
         let (group, plural) = target.kind.resource.group_resource();
-        if group != GROUP || authorization.user().groups.iter().any(|name| &**name == MASTERS) {
-            return Ok(());
+        if group != GROUP || authorization.user().groups.iter().any(|name| &**name == PRIVILEGED_GROUP) {
+            return Ok(object);
         }
         let old = match stored {
             Some(stored) => Some(stored_object(stored).await?),
             None => None,
         };
-        if old.as_ref().is_some_and(|old| differs_in_owners_alone(old, object)) {
-            return Ok(());
-        }
+        let size = map_size(&object) + old.as_ref().map_or(0, map_size);
+        let read = move || (GrantedContent::read(old.as_ref(), &object), object);
+        let (content, object) = run_sized(size, read).await?;
         let name = object.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
         let forbidden = |why: &str| Status::object_forbidden(group, plural, name, why);
-        if !plural.ends_with("bindings") {
-            if authorization.allows("escalate", (GROUP, plural), (target.namespace, &target.name)).await {
-                return Ok(());
+        match content? {
+            GrantedContent::Unchanged => {}
+            GrantedContent::Role { rules, is_aggregated } => {
+                if authorization.allows("escalate", (GROUP, plural), (target.namespace, &target.name)).await {
+                    return Ok(object);
+                }
+                self.check_rules(target, authorization, rules).await?.map_err(|why| forbidden(&why))?;
+                if is_aggregated {
+                    let why = "must have cluster-admin privileges to use the aggregationRule";
+                    let all = vec![PolicyRule::all_resources(), PolicyRule::all_paths()];
+                    self.check_rules(target, authorization, all).await?.map_err(|_| forbidden(why))?;
+                }
             }
-            self.check_rules(target, authorization, read_rules(object)?).await?.map_err(|why| forbidden(&why))?;
-            if has_aggregation(object) || old.as_ref().is_some_and(has_aggregation) {
-                let why = "must have cluster-admin privileges to use the aggregationRule";
-                let all = vec![PolicyRule::all_resources(), PolicyRule::all_paths()];
-                self.check_rules(target, authorization, all).await?.map_err(|_| forbidden(why))?;
+            GrantedContent::Binding { role_kind, role } => {
+                let (roles, namespace) = match &*role_kind {
+                    "ClusterRole" => ("clusterroles", ""),
+                    "Role" => ("roles", target.namespace),
+                    // Validation refuses it.
+                    _ => return Ok(object),
+                };
+                if authorization.allows("bind", (GROUP, roles), (target.namespace, &role)).await {
+                    return Ok(object);
+                }
+                let collection = self.builtin_collection(GROUP, roles).ok_or_else(Status::not_found)?;
+                let key = target.key_of(&collection, namespace, &role)?;
+                let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+                let stored = stored.ok_or_else(|| Status::object_not_found(GROUP, roles, &role))?;
+                let rules = run_sized(stored.bytes().len(), move || read_role(stored.bytes())).await?;
+                let rules = rules.map_err(Status::internal_error)?;
+                self.check_rules(target, authorization, rules).await?.map_err(|why| forbidden(&why))?;
             }
-            return Ok(());
         }
-        let role = object.get("roleRef").unwrap_or(&Value::Null);
-        let (kind, role) = (role["kind"].as_str().unwrap_or_default(), role["name"].as_str().unwrap_or_default());
-        let (roles, namespace) = match kind {
-            "ClusterRole" => ("clusterroles", ""),
-            "Role" => ("roles", target.namespace),
-            // Validation refuses it.
-            _ => return Ok(()),
-        };
-        if authorization.allows("bind", (GROUP, roles), (target.namespace, role)).await {
-            return Ok(());
-        }
-        let collection = self.builtin_collection(GROUP, roles).ok_or_else(Status::not_found)?;
-        let key = target.key_of(&collection, namespace, role)?;
-        let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
-        let stored = stored.ok_or_else(|| Status::object_not_found(GROUP, roles, role))?;
-        let rules = read_role(stored.bytes()).map_err(Status::internal_error)?;
-        self.check_rules(target, authorization, rules).await?.map_err(|why| forbidden(&why))
+        Ok(object)
     }
 
     /// Whether the user has all rules in the namespace of the request; else why not.
@@ -81,37 +102,55 @@ impl ApiServer {
         &self,
         target: &ObjectTarget<'_>,
         authorization: &CreateAuthorization<'_>,
-        wanted: Vec<PolicyRule>,
+        requested: Vec<PolicyRule>,
     ) -> Result<Result<(), String>, Status> {
         let user = authorization.user();
         let (mut owned, mut errors) = authorization.rules(target.namespace);
         // They count also when requests are authorized in other ways.
-        let policy = self.policy().load();
+        let policy = self.policy().get();
         owned.extend(policy.rules(user, target.namespace));
+        owned.sort_by_key(Arc::as_ptr);
+        owned.dedup_by_key(|rules| Arc::as_ptr(rules));
         errors.extend(Some(policy.missing_roles(user, target.namespace)).filter(|text| !text.is_empty()));
+        errors.sort();
         errors.dedup();
-        let size =
-            owned.iter().chain([&Arc::new(wanted.clone())]).flat_map(|rules| &***rules).map(PolicyRule::size).sum();
-        let uncovered = run_sized(size, move || uncovered_rules(owned.iter().flat_map(|rules| &**rules), &wanted));
+        let size = (owned.iter().map(|rules| rules.len()).sum::<usize>() + requested.len()) * RULE_BYTES;
+        let uncovered = run_counted(size, (owned, requested), |(owned, requested), limit| {
+            let parts = uncovered_parts(owned.iter().flat_map(|rules| &**rules), requested, limit)?;
+            Ok::<_, TooManySteps>(describe_parts(&parts))
+        });
         let uncovered = match uncovered.await? {
             Ok(uncovered) if uncovered.is_empty() => return Ok(Ok(())),
-            Ok(uncovered) => describe_rules(&uncovered),
-            Err(_) => "the rules are too many to be compared".to_owned(),
+            Ok(uncovered) => uncovered,
+            Err(TooManySteps) => "the rules are too many to be compared".to_owned(),
         };
-        let (name, groups) = (GoQuoted(&user.name), go_list(&user.groups));
+        let (name, groups) = (GoQuoted(&user.name), format_go_list(&user.groups));
         let mut why = format!(
             "user {name} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{uncovered}"
         );
         if !errors.is_empty() {
-            why += &format!("; resolution errors: [{}]", errors.join(" "));
+            // The resource is plural in the errors of storage, unlike in those of the authorizer.
+            let errors = errors.join(" ").replace("role.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io");
+            why += &format!("; resolution errors: [{errors}]");
         }
         Ok(Err(why))
     }
 }
 
-fn read_rules(role: &Map<String, Value>) -> Result<Vec<PolicyRule>, Status> {
-    let rules = role.get("rules").filter(|rules| !rules.is_null()).cloned();
-    rules.map_or_else(|| Ok(Vec::new()), serde_json::from_value).map_err(Status::internal_error)
+impl GrantedContent {
+    fn read(old: Option<&Map<String, Value>>, object: &Map<String, Value>) -> Result<GrantedContent, Status> {
+        if old.is_some_and(|old| is_changing_owners_only(old, object)) {
+            return Ok(GrantedContent::Unchanged);
+        }
+        if let Some(role) = object.get("roleRef") {
+            let text = |field: &str| role[field].as_str().unwrap_or_default().to_owned();
+            return Ok(GrantedContent::Binding { role_kind: text("kind"), role: text("name") });
+        }
+        let rules = object.get("rules").filter(|rules| !rules.is_null());
+        let rules = rules.map_or_else(|| Ok(Vec::new()), Vec::<PolicyRule>::deserialize);
+        let is_aggregated = has_aggregation(object) || old.is_some_and(has_aggregation);
+        Ok(GrantedContent::Role { rules: rules.map_err(Status::internal_error)?, is_aggregated })
+    }
 }
 
 fn has_aggregation(role: &Map<String, Value>) -> bool {
@@ -119,16 +158,17 @@ fn has_aggregation(role: &Map<String, Value>) -> bool {
     rule.is_some_and(|selectors| !selectors.is_empty())
 }
 
-/// Whether only what a garbage collector changes differs (`IsOnlyMutatingGCFields`).
-fn differs_in_owners_alone(old: &Map<String, Value>, object: &Map<String, Value>) -> bool {
-    let without_owners = |object: &Map<String, Value>| {
-        let mut object = object.clone();
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            for field in ["ownerReferences", "finalizers", "selfLink", "managedFields", "resourceVersion"] {
-                metadata.remove(field);
-            }
-        }
-        object
+/// Whether the objects differ only in owners and finalizers, and in what the server itself sets.
+fn is_changing_owners_only(old: &Map<String, Value>, object: &Map<String, Value>) -> bool {
+    const CHANGED: [&str; 5] = ["ownerReferences", "finalizers", "selfLink", "managedFields", "resourceVersion"];
+    let fields = |of: &Map<String, Value>| of.keys().filter(|field| *field != "metadata").count();
+    let is_same = |(field, value): (&String, &Value)| field == "metadata" || old.get(field) == Some(value);
+    let metadata = |of: &Map<String, Value>| of.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    let without_changed = |mut metadata: Map<String, Value>| {
+        CHANGED.iter().for_each(|field| drop(metadata.remove(*field)));
+        metadata
     };
-    without_owners(old) == without_owners(object)
+    fields(old) == fields(object)
+        && object.iter().all(is_same)
+        && without_changed(metadata(old)) == without_changed(metadata(object))
 }

@@ -70,7 +70,7 @@ pub(super) async fn patch(
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &object)?;
         api.check_signer(target, request.creation, &current, &object).await?;
-        api.check_escalation(target, request.creation, Some(&current), &object).await?;
+        let object = api.check_escalation(target, request.creation, Some(&current), object).await?;
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
         match replace(api, collection, target, &current, object, write, warnings).await? {
             Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),

@@ -41,7 +41,7 @@ pub(super) async fn update(
             return create_by_update(api, collection, target, object, (options.is_dry_run, request), warnings).await;
         };
         api.check_signer(target, request.creation, &current, &object).await?;
-        api.check_escalation(target, request.creation, Some(&current), &object).await?;
+        object = api.check_escalation(target, request.creation, Some(&current), object).await?;
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
         match replace(api, collection, target, &current, object, write, warnings).await? {
             Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),

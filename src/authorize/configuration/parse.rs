@@ -29,7 +29,7 @@ pub struct AuthorizationConfiguration {
 /// What other flags require of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConfigurationRequirements {
-    /// Whether there are RBAC objects (`--authorization-policy-file`).
+    /// Whether there may be RBAC objects (`--authorization-policy-file`, `--embedded-api`).
     pub has_policy: bool,
     /// Whether an authorizer must evaluate users (`--serve-delegation`).
     pub needs_decision: bool,

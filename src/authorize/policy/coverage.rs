@@ -1,119 +1,186 @@
 //! Whether rules cover others (`k8s.io/component-helpers/auth/rbac/validation/policy_comparator.go`).
 
+use std::collections::HashSet;
+
+use kubeapi::schema::StepBudget;
+
 use super::PolicyRule;
 
-/// Maximum number of comparisons for one question.
-const MAX_STEPS: usize = 20_000_000;
+/// Maximum number of uncovered parts that are collected.
+const MAX_PARTS: usize = 1_000;
 
-/// The comparison takes too many steps.
-#[derive(Debug, PartialEq, Eq)]
-pub struct TooManyRules;
+/// What no step is left for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManySteps;
 
-/// The parts of `wanted` that no rule of `owned` covers, each with one verb, and one path or one group, resource and name.
+/// A part of a rule: one verb on one path, or on one resource of a group and, at most, one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RulePart<'r> {
+    pub(super) verb: &'r str,
+    pub(super) target: PartTarget<'r>,
+}
+
+/// What a part of a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PartTarget<'r> {
+    Resource { group: &'r str, resource: &'r str, name: Option<&'r str> },
+    Path(&'r str),
+}
+
+/// The parts of `requested` that no rule of `owned` covers. Not more than a thousand are collected.
 ///
 /// # Errors
-/// The comparison takes too many steps.
-pub fn uncovered_rules<'r>(
-    owned: impl Iterator<Item = &'r PolicyRule> + Clone,
-    wanted: &[PolicyRule],
-) -> Result<Vec<PolicyRule>, TooManyRules> {
-    let mut steps = 0_usize;
+/// The budget does not suffice.
+pub fn uncovered_parts<'r>(
+    owned: impl Iterator<Item = &'r PolicyRule>,
+    requested: &'r [PolicyRule],
+    budget: &dyn StepBudget,
+) -> Result<Vec<RulePart<'r>>, TooManySteps> {
+    let mut owners = Vec::new();
+    for rule in owned {
+        spend(budget, rule.size())?;
+        owners.push(RuleIndex::new(rule));
+    }
     let mut uncovered = Vec::new();
-    for rule in wanted {
-        // As a whole, it takes fewer steps than its parts.
-        if owned.clone().any(|owner| owner.covers(rule)) {
-            continue;
-        }
+    for rule in requested {
+        spend(budget, 1)?;
         for part in parts(rule) {
+            spend(budget, 1)?;
             let mut is_covered = false;
-            for owner in owned.clone() {
-                steps += owner.size();
+            for owner in &owners {
+                spend(budget, 1 + owner.path_count(&part))?;
                 is_covered = owner.covers(&part);
                 if is_covered {
                     break;
                 }
             }
-            steps += 1;
-            if steps > MAX_STEPS {
-                return Err(TooManyRules);
-            }
             if !is_covered {
                 uncovered.push(part);
+            }
+            if uncovered.len() == MAX_PARTS {
+                return Ok(uncovered);
             }
         }
     }
     Ok(uncovered)
 }
 
-/// The rule as several, each with one verb, and one path or one group, resource and name (`BreakdownRule`).
-fn parts(rule: &PolicyRule) -> impl Iterator<Item = PolicyRule> {
-    let one = |text: &String| vec![text.clone()];
-    let names: Vec<Vec<String>> = match &*rule.resource_names {
-        [] => vec![Vec::new()],
-        names => names.iter().map(one).collect(),
-    };
+fn spend(budget: &dyn StepBudget, steps: usize) -> Result<(), TooManySteps> {
+    if budget.spend(steps) { Ok(()) } else { Err(TooManySteps) }
+}
+
+/// The rule as parts (`BreakdownRule`).
+fn parts(rule: &PolicyRule) -> impl Iterator<Item = RulePart<'_>> {
     let resources = rule.api_groups.iter().flat_map(move |group| {
-        let names = names.clone();
         rule.resources.iter().flat_map(move |resource| {
-            let names = names.clone();
             rule.verbs.iter().flat_map(move |verb| {
-                let names = names.clone();
-                names.into_iter().map(move |resource_names| PolicyRule {
-                    verbs: one(verb),
-                    api_groups: one(group),
-                    resources: one(resource),
-                    resource_names,
-                    non_resource_urls: Vec::new(),
-                })
+                // Without names, one part for all.
+                let all = rule.resource_names.is_empty().then_some(None);
+                let names = all.into_iter().chain(rule.resource_names.iter().map(|name| Some(name.as_str())));
+                names.map(move |name| RulePart { verb, target: PartTarget::Resource { group, resource, name } })
             })
         })
     });
-    let paths = rule.non_resource_urls.iter().flat_map(move |path| {
-        let part = move |verb| PolicyRule { verbs: one(verb), non_resource_urls: one(path), ..PolicyRule::default() };
-        rule.verbs.iter().map(part)
-    });
+    let paths = rule
+        .non_resource_urls
+        .iter()
+        .flat_map(move |path| rule.verbs.iter().map(move |verb| RulePart { verb, target: PartTarget::Path(path) }));
     resources.chain(paths)
 }
 
 impl PolicyRule {
     /// Number of texts.
-    pub fn size(&self) -> usize {
+    fn size(&self) -> usize {
         let lists = [&self.verbs, &self.api_groups, &self.resources, &self.resource_names, &self.non_resource_urls];
         lists.into_iter().map(Vec::len).sum()
     }
+}
 
-    /// Whether the rule alone allows all that another one allows (`ruleCovers`).
-    fn covers(&self, other: &PolicyRule) -> bool {
-        has_all(&self.verbs, &other.verbs, |verb| self.verbs.contains(verb))
-            && has_all(&self.api_groups, &other.api_groups, |group| self.api_groups.contains(group))
-            && has_all(&self.resources, &other.resources, |resource| {
-                self.resources.contains(resource)
-                    || resource
-                        .split_once('/')
-                        .is_some_and(|(_, sub)| self.resources.iter().any(|own| own.strip_prefix("*/") == Some(sub)))
-            })
-            && other
-                .non_resource_urls
-                .iter()
-                .all(|path| self.non_resource_urls.iter().any(|own| covers_path(own, path)))
-            && (self.resource_names.is_empty()
-                || !other.resource_names.is_empty()
-                    && other.resource_names.iter().all(|name| self.resource_names.contains(name)))
+impl RulePart<'_> {
+    /// The part as a rule.
+    pub fn to_rule(self) -> PolicyRule {
+        let one = |text: &str| vec![text.to_owned()];
+        let rule = PolicyRule { verbs: one(self.verb), ..PolicyRule::default() };
+        match self.target {
+            PartTarget::Path(path) => PolicyRule { non_resource_urls: one(path), ..rule },
+            PartTarget::Resource { group, resource, name } => PolicyRule {
+                api_groups: one(group),
+                resources: one(resource),
+                resource_names: name.map(one).unwrap_or_default(),
+                ..rule
+            },
+        }
     }
 }
 
-/// Whether a list has all of another one, or `*`.
-fn has_all(own: &[String], other: &[String], has: impl Fn(&String) -> bool) -> bool {
-    own.iter().any(|one| one == "*") || other.iter().all(has)
+/// The texts of a rule as sets.
+struct RuleIndex<'r> {
+    verbs: HashSet<&'r str>,
+    groups: HashSet<&'r str>,
+    resources: HashSet<&'r str>,
+    /// Subresources of all resources.
+    subresources: HashSet<&'r str>,
+    names: HashSet<&'r str>,
+    paths: &'r [String],
 }
 
-fn covers_path(own: &str, path: &str) -> bool {
-    own == path || own.ends_with('*') && path.starts_with(own.trim_end_matches('*'))
+impl<'r> RuleIndex<'r> {
+    fn new(rule: &'r PolicyRule) -> RuleIndex<'r> {
+        fn set(texts: &[String]) -> HashSet<&str> {
+            texts.iter().map(String::as_str).collect()
+        }
+        RuleIndex {
+            verbs: set(&rule.verbs),
+            groups: set(&rule.api_groups),
+            resources: set(&rule.resources),
+            subresources: rule.resources.iter().filter_map(|resource| resource.strip_prefix("*/")).collect(),
+            names: set(&rule.resource_names),
+            paths: &rule.non_resource_urls,
+        }
+    }
+
+    /// Number of paths that a part is compared with.
+    fn path_count(&self, part: &RulePart<'_>) -> usize {
+        if matches!(part.target, PartTarget::Path(_)) { self.paths.len() } else { 0 }
+    }
+
+    /// Whether the rule allows all that a part allows (`ruleCovers`).
+    fn covers(&self, part: &RulePart<'_>) -> bool {
+        let has = |set: &HashSet<&str>, text: &str| set.contains("*") || set.contains(text);
+        has(&self.verbs, part.verb)
+            && match part.target {
+                PartTarget::Path(path) => self
+                    .paths
+                    .iter()
+                    .any(|own| own == path || own.ends_with('*') && path.starts_with(own.trim_end_matches('*'))),
+                PartTarget::Resource { group, resource, name } => {
+                    let is_of_all = || {
+                        resource.split_once('/').is_some_and(|(_, subresource)| self.subresources.contains(subresource))
+                    };
+                    has(&self.groups, group)
+                        && (has(&self.resources, resource) || is_of_all())
+                        && (self.names.is_empty() || name.is_some_and(|name| self.names.contains(name)))
+                }
+            }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    /// Steps that are left.
+    struct Budget(Cell<usize>);
+
+    impl StepBudget for Budget {
+        fn spend(&self, steps: usize) -> bool {
+            let left = self.0.get().checked_sub(steps);
+            self.0.set(left.unwrap_or_default());
+            left.is_some()
+        }
+    }
 
     fn rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> PolicyRule {
         let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
@@ -130,8 +197,9 @@ mod tests {
         PolicyRule { non_resource_urls: rule(&[], &[], urls, &[]).resources, ..rule(verbs, &[], &[], &[]) }
     }
 
-    fn uncovered(owned: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
-        uncovered_rules(owned.iter(), wanted).unwrap()
+    fn uncovered(owned: &[PolicyRule], requested: &[PolicyRule]) -> Vec<PolicyRule> {
+        let parts = uncovered_parts(owned.iter(), requested, &Budget(Cell::new(1_000_000))).unwrap();
+        parts.into_iter().map(RulePart::to_rule).collect()
     }
 
     /// The cases of upstream's `policy_comparator_test.go`, in other words.
@@ -164,10 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn question_of_too_many_steps_is_refused() {
+    fn steps_and_uncovered_parts_are_bounded() {
         let many: Vec<String> = (0..3_000).map(|number| number.to_string()).collect();
-        let wanted = PolicyRule { verbs: many.clone(), resources: many.clone(), ..rule(&[], &[""], &[], &[]) };
-        let owned = rule(&["get"], &[""], &["pods"], &[]);
-        assert_eq!(uncovered_rules([owned].iter(), &[wanted]), Err(TooManyRules));
+        let requested = [PolicyRule { verbs: many.clone(), resources: many.clone(), ..rule(&[], &[""], &[], &[]) }];
+        let count = |owned: &[PolicyRule]| {
+            uncovered_parts(owned.iter(), &requested, &Budget(Cell::new(1_000_000))).map(|parts| parts.len())
+        };
+        assert_eq!(count(&[rule(&["get"], &[""], &["pods"], &[])]), Ok(MAX_PARTS));
+        // All are covered, by the last of the rules.
+        let mut owned = vec![rule(&["get"], &[""], &["pods"], &[]); 100];
+        owned.push(rule(&["*"], &[""], &["*"], &[]));
+        assert_eq!(count(&owned), Err(TooManySteps));
     }
 }

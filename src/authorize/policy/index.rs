@@ -1,13 +1,13 @@
 //! The roles and bindings of a policy by their names: a change of one costs its own size.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 use kubeapi::GoQuoted;
 
 use super::manifests::{Binding, RoleReference, Subject};
-use super::{Grant, Grants, PolicyRule, RbacPolicy};
+use super::{BindingGrants, Grant, Grants, PolicyRule, RbacPolicy};
 
 /// The rules of a role, which its bindings share.
 #[derive(Debug)]
@@ -26,8 +26,21 @@ type NamespacedName = (String, String);
 pub struct PolicyIndex {
     policy: RbacPolicy,
     /// Roles that exist, or that a binding refers to.
-    roles: HashMap<NamespacedName, Arc<RoleRules>>,
+    roles: HashMap<NamespacedName, IndexedRole>,
     bindings: HashMap<NamespacedName, Binding>,
+}
+
+/// A role with the number of bindings that refer to it.
+#[derive(Debug)]
+struct IndexedRole {
+    rules: Arc<RoleRules>,
+    bindings: usize,
+}
+
+impl IndexedRole {
+    fn absent((namespace, name): &NamespacedName) -> IndexedRole {
+        IndexedRole { rules: Arc::new(RoleRules::absent(namespace, name)), bindings: 0 }
+    }
 }
 
 impl RoleRules {
@@ -49,10 +62,6 @@ impl RoleRules {
 }
 
 impl Binding {
-    fn key(&self) -> NamespacedName {
-        (self.namespace.clone(), self.name.clone())
-    }
-
     fn role_key(&self) -> NamespacedName {
         match &self.role {
             RoleReference::ClusterRole(name) => (String::new(), name.clone()),
@@ -70,9 +79,9 @@ impl PolicyIndex {
     /// Sets the rules of a role; none if it does not exist. They count at once, also in copies of the policy.
     pub fn set_role(&mut self, namespace: &str, name: &str, rules: Option<Vec<PolicyRule>>) {
         let key = (namespace.to_owned(), name.to_owned());
-        let role = self.roles.entry(key).or_insert_with(|| Arc::new(RoleRules::absent(namespace, name)));
-        role.rules.store(rules.map(Arc::new));
-        self.forget_unused(namespace, name);
+        let role = self.roles.entry(key.clone()).or_insert_with_key(IndexedRole::absent);
+        role.rules.rules.store(rules.map(Arc::new));
+        self.forget_unused(&key);
     }
 
     /// Removes the roles or ClusterRoles that `exists` does not have.
@@ -91,24 +100,23 @@ impl PolicyIndex {
     /// Kubernetes' text if there is no such role.
     pub fn rules_of(&self, binding: &Binding) -> Result<Arc<Vec<PolicyRule>>, String> {
         let key = binding.role_key();
-        let found = self.roles.get(&key).and_then(|role| role.get().clone());
+        let found = self.roles.get(&key).and_then(|role| role.rules.get().clone());
         found.ok_or_else(|| RoleRules::absent(&key.0, &key.1).absence)
     }
 
     /// Adds a binding, or replaces the one of its name.
     pub fn set_binding(&mut self, binding: Binding) {
         self.remove_binding(&binding.namespace, &binding.name);
-        let (key, role_key) = (Arc::new(binding.key()), binding.role_key());
-        let role = self
-            .roles
-            .entry(role_key)
-            .or_insert_with_key(|(namespace, name)| Arc::new(RoleRules::absent(namespace, name)));
-        for subject in &binding.subjects {
+        let role = self.roles.entry(binding.role_key()).or_insert_with_key(IndexedRole::absent);
+        role.bindings += 1;
+        for subject in binding.subjects.iter().collect::<HashSet<_>>() {
             let reason = format!("RBAC: allowed by {}", describe(&binding, subject)).into();
-            let grant = Grant { binding: key.clone(), role: role.clone(), reason };
-            self.policy.change_grants(subject, &binding.namespace, |grants| grants.push(grant));
+            let grant = Grant { role: role.rules.clone(), reason };
+            self.policy.change_grants(subject, &binding.namespace, |grants| {
+                grants.insert_mut(binding.name.clone(), grant);
+            });
         }
-        self.bindings.insert(binding.key(), binding);
+        self.bindings.insert((binding.namespace.clone(), binding.name.clone()), binding);
         self.policy.bindings = self.bindings.len();
     }
 
@@ -117,12 +125,15 @@ impl PolicyIndex {
         let Some(binding) = self.bindings.remove(&(namespace.to_owned(), name.to_owned())) else { return };
         for subject in &binding.subjects {
             self.policy.change_grants(subject, namespace, |grants| {
-                grants.retain(|grant| (&*grant.binding.0, &*grant.binding.1) != (namespace, name));
+                grants.remove_mut(name);
             });
         }
         self.policy.bindings = self.bindings.len();
-        let (namespace, name) = binding.role_key();
-        self.forget_unused(&namespace, &name);
+        let key = binding.role_key();
+        if let Some(role) = self.roles.get_mut(&key) {
+            role.bindings -= 1;
+        }
+        self.forget_unused(&key);
     }
 
     /// Removes the RoleBindings or ClusterRoleBindings that `exists` does not have.
@@ -136,18 +147,16 @@ impl PolicyIndex {
     }
 
     /// Forgets a role that does not exist and that no binding refers to.
-    fn forget_unused(&mut self, namespace: &str, name: &str) {
-        let key = (namespace.to_owned(), name.to_owned());
-        let is_unused = |role: &Arc<RoleRules>| role.get().is_none() && Arc::strong_count(role) == 1;
-        if self.roles.get(&key).is_some_and(is_unused) {
-            self.roles.remove(&key);
+    fn forget_unused(&mut self, key: &NamespacedName) {
+        if self.roles.get(key).is_some_and(|role| role.bindings == 0 && role.rules.get().is_none()) {
+            self.roles.remove(key);
         }
     }
 }
 
 impl RbacPolicy {
     /// Changes the grants of a subject in a namespace, or its cluster-wide ones. One without grants is removed.
-    fn change_grants(&mut self, subject: &Subject, namespace: &str, change: impl FnOnce(&mut Vec<Grant>)) {
+    fn change_grants(&mut self, subject: &Subject, namespace: &str, change: impl FnOnce(&mut BindingGrants)) {
         let (subjects, name) = match subject {
             Subject::User(name) => (&mut self.users, name.clone()),
             Subject::Group(name) => (&mut self.groups, name.clone()),
@@ -155,25 +164,23 @@ impl RbacPolicy {
                 (&mut self.users, format!("system:serviceaccount:{namespace}:{name}"))
             }
         };
-        if !subjects.contains_key(&name) {
-            subjects.insert_mut(name.clone(), Grants::default());
-        }
-        let Some(grants) = subjects.get_mut(&name) else { return };
+        // Copies share their content.
+        let mut grants = subjects.get(&name).cloned().unwrap_or_else(Grants::default);
         if namespace.is_empty() {
             change(&mut grants.cluster_wide);
         } else {
             let mut inside = grants.namespaces.get(namespace).cloned().unwrap_or_default();
             change(&mut inside);
-            match inside.is_empty() {
-                true => grants.namespaces.remove_mut(namespace),
-                false => {
-                    grants.namespaces.insert_mut(namespace.to_owned(), inside);
-                    false
-                }
-            };
+            if inside.is_empty() {
+                grants.namespaces.remove_mut(namespace);
+            } else {
+                grants.namespaces.insert_mut(namespace.to_owned(), inside);
+            }
         }
         if grants.cluster_wide.is_empty() && grants.namespaces.is_empty() {
             subjects.remove_mut(&name);
+        } else {
+            subjects.insert_mut(name, grants);
         }
     }
 }

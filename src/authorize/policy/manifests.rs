@@ -51,7 +51,7 @@ pub(super) enum RoleReference {
     Role(String),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     User(String),
     Group(String),

@@ -8,22 +8,26 @@ mod rule;
 mod rule_text;
 mod stored_objects;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::Guard;
 use kubeapi::User;
-use rpds::HashTrieMapSync;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
-pub use self::coverage::{TooManyRules, uncovered_rules};
+pub use self::coverage::{RulePart, TooManySteps, uncovered_parts};
 pub use self::index::PolicyIndex;
 use self::index::RoleRules;
 use self::manifests::Manifests;
 pub use self::rule::PolicyRule;
-pub use self::rule_text::{describe_rules, go_list};
+pub use self::rule_text::{describe_parts, format_go_list};
 pub use self::stored_objects::{read_binding, read_role};
 use super::Attributes;
 use crate::process::{Problem, Problems, Published, WatchedFile, WatchedFileContent, is_json, read_text_file};
+
+/// Maximum number of missing roles that a reason names.
+const MAX_MISSING_ROLES: usize = 20;
 
 /// The maximum size of a policy file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -44,15 +48,16 @@ pub struct RbacPolicy {
 /// All grants of one subject.
 #[derive(Clone, Debug, Default)]
 struct Grants {
-    cluster_wide: Vec<Grant>,
-    namespaces: HashTrieMapSync<String, Vec<Grant>>,
+    cluster_wide: BindingGrants,
+    namespaces: HashTrieMapSync<String, BindingGrants>,
 }
+
+/// Grants by the names of their bindings.
+type BindingGrants = RedBlackTreeMapSync<String, Grant>;
 
 /// One role, granted by one binding.
 #[derive(Clone, Debug)]
 struct Grant {
-    /// Namespace and name of the binding.
-    binding: Arc<(String, String)>,
     role: Arc<RoleRules>,
     /// The reason of an allowed decision, in Kubernetes' words: binding, role and subject.
     reason: Arc<str>,
@@ -100,19 +105,20 @@ impl RbacPolicy {
         if missing.is_empty() { missing } else { format!("RBAC: {missing}") }
     }
 
-    /// Returns all rules of a user in a namespace, role by role; with an empty namespace, only cluster-wide ones.
+    /// Returns all rules of a user in a namespace, role by role, each role once; with an empty namespace, only
+    /// cluster-wide ones.
     pub fn rules(&self, user: &User, namespace: &str) -> Vec<Arc<Vec<PolicyRule>>> {
-        self.grants(user, namespace).filter_map(|grant| grant.role.get().clone()).collect()
+        let rules = self.grants(user, namespace).filter_map(|grant| grant.role.get().clone());
+        let mut seen = HashSet::new();
+        rules.filter(|rules| seen.insert(Arc::as_ptr(rules))).collect()
     }
 
-    /// Returns the missing roles of a user, joined like Kubernetes' errors; empty if there are none.
+    /// Returns the missing roles of a user, joined like Kubernetes' errors; empty if there are none. Many are left out.
     pub fn missing_roles(&self, user: &User, namespace: &str) -> String {
-        let mut missing: Vec<&str> = Vec::new();
-        for grant in self.grants(user, namespace) {
-            if grant.role.get().is_none() && !missing.contains(&grant.role.absence()) {
-                missing.push(grant.role.absence());
-            }
-        }
+        let absent = self.grants(user, namespace).filter(|grant| grant.role.get().is_none());
+        let mut seen = HashSet::new();
+        let absent = absent.filter(|grant| seen.insert(Arc::as_ptr(&grant.role)));
+        let missing: Vec<&str> = absent.map(|grant| grant.role.absence()).take(MAX_MISSING_ROLES).collect();
         match *missing {
             [] => String::new(),
             [one] => one.to_owned(),
@@ -144,9 +150,10 @@ impl RbacPolicy {
             self.users.get(&user.name).into_iter().chain(groups)
         };
         let inside = move |grants: &'p Grants| {
-            if namespace.is_empty() { None } else { grants.namespaces.get(namespace) }.into_iter().flatten()
+            let inside = if namespace.is_empty() { None } else { grants.namespaces.get(namespace) };
+            inside.into_iter().flat_map(BindingGrants::values)
         };
-        subjects().flat_map(|grants| &grants.cluster_wide).chain(subjects().flat_map(inside))
+        subjects().flat_map(|grants| grants.cluster_wide.values()).chain(subjects().flat_map(inside))
     }
 }
 

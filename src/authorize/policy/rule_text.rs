@@ -1,54 +1,54 @@
 //! Rules in the words of Kubernetes' errors (`pkg/registry/rbac/validation/policy_compact.go`, `CompactString` in
 //! `pkg/apis/rbac/v1/evaluation_helpers.go`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubeapi::GoQuoted;
 
-use super::PolicyRule;
+use super::coverage::{PartTarget, RulePart};
 
-/// Maximum number of lines.
-const MAX_LINES: usize = 1_000;
+/// Maximum size of a text in a line, and of all lines.
+const MAX_WORD_BYTES: usize = 256;
+const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// Rules of [`uncovered_rules`](super::uncovered_rules), sorted, one a line; those that differ in their verbs together.
-pub fn describe_rules(rules: &[PolicyRule]) -> String {
-    let mut verbs: HashMap<(&[String], &[String], &[String], &[String]), Vec<String>> = HashMap::new();
-    for rule in rules {
-        let lists = (&*rule.api_groups, &*rule.resources, &*rule.non_resource_urls, &*rule.resource_names);
-        let entry = verbs.entry(lists).or_default();
-        entry.extend(rule.verbs.iter().cloned());
+/// Parts of rules, sorted, one a line; those that differ in their verbs together. Long texts are cut.
+pub fn describe_parts(parts: &[RulePart<'_>]) -> String {
+    let mut verbs: BTreeMap<PartTarget<'_>, Vec<&str>> = BTreeMap::new();
+    for part in parts {
+        verbs.entry(part.target).or_default().push(part.verb);
     }
     let mut lines = BTreeSet::new();
-    for ((groups, resources, urls, names), verbs) in verbs {
-        let line = |verbs: &[String]| {
-            let parts = [
-                ("APIGroups", groups),
-                ("Resources", resources),
-                ("NonResourceURLs", urls),
-                ("ResourceNames", names),
-                ("Verbs", verbs),
-            ];
-            let given = parts.into_iter().filter(|(_, list)| !list.is_empty());
-            let texts: Vec<String> = given.map(|(name, list)| format!("{name}:{}", go_list(list))).collect();
-            format!("{{{}}}", texts.join(", "))
-        };
-        match urls.is_empty() {
-            true => drop(lines.insert(line(&verbs))),
-            false => lines.extend(verbs.chunks(1).map(line)),
+    for (target, verbs) in verbs {
+        match target {
+            PartTarget::Resource { group, resource, name } => {
+                let name = name.map(|name| format!(", ResourceNames:{}", format_go_list(&[name]))).unwrap_or_default();
+                let (group, resource) = (format_go_list(&[group]), format_go_list(&[resource]));
+                let verbs = format_go_list(&verbs);
+                lines.insert(format!("{{APIGroups:{group}, Resources:{resource}{name}, Verbs:{verbs}}}"));
+            }
+            PartTarget::Path(path) => {
+                let path = format_go_list(&[path]);
+                let line = |verb| format!("{{NonResourceURLs:{path}, Verbs:{}}}", format_go_list(&[verb]));
+                lines.extend(verbs.into_iter().map(line));
+            }
         }
     }
-    let more = lines.len().saturating_sub(MAX_LINES);
-    let mut text = lines.into_iter().take(MAX_LINES).collect::<Vec<_>>().join("\n");
-    if more > 0 {
-        text += &format!("\n… and {more} more");
-    }
-    text
+    let text = lines.into_iter().collect::<Vec<_>>().join("\n");
+    cut(&text, MAX_TEXT_BYTES).into_owned()
 }
 
-/// Texts as Go writes a list of them with `%q`.
-pub fn go_list<T: AsRef<str>>(texts: &[T]) -> String {
-    let quoted: Vec<String> = texts.iter().map(|text| GoQuoted(text.as_ref()).to_string()).collect();
-    format!("[{}]", quoted.join(" "))
+/// Texts as Go writes a list of them with `%q`. Long ones are cut.
+pub fn format_go_list<T: AsRef<str>>(texts: &[T]) -> String {
+    let quoted = texts.iter().map(|text| GoQuoted(&cut(text.as_ref(), MAX_WORD_BYTES)).to_string());
+    format!("[{}]", quoted.collect::<Vec<_>>().join(" "))
+}
+
+fn cut(text: &str, max_bytes: usize) -> std::borrow::Cow<'_, str> {
+    if text.len() <= max_bytes {
+        return text.into();
+    }
+    let end = (0..=max_bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}…", &text[..end]).into()
 }
 
 #[cfg(test)]
@@ -56,22 +56,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_written_as_upstream_writes_them() {
-        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let pods = |verb| PolicyRule {
-            verbs: list(&[verb]),
-            api_groups: list(&[""]),
-            resources: list(&["pods"]),
-            ..PolicyRule::default()
-        };
-        let path =
-            |verb| PolicyRule { verbs: list(&[verb]), non_resource_urls: list(&["/a"]), ..PolicyRule::default() };
-        let named = PolicyRule { resource_names: list(&["x"]), ..pods("get") };
-        let text = describe_rules(&[pods("list"), path("post"), pods("get"), named, path("get")]);
+    fn parts_are_written_as_upstream_writes_them() {
+        let pods = |verb, name| RulePart { verb, target: PartTarget::Resource { group: "", resource: "pods", name } };
+        let path = |verb| RulePart { verb, target: PartTarget::Path("/a") };
+        let text =
+            describe_parts(&[pods("list", None), path("post"), pods("get", None), pods("get", Some("x")), path("get")]);
         let expected = "{APIGroups:[\"\"], Resources:[\"pods\"], ResourceNames:[\"x\"], Verbs:[\"get\"]}\n\
                         {APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"list\" \"get\"]}\n\
                         {NonResourceURLs:[\"/a\"], Verbs:[\"get\"]}\n\
                         {NonResourceURLs:[\"/a\"], Verbs:[\"post\"]}";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn text_of_long_verbs_is_bounded() {
+        let verb = "v".repeat(1 << 20);
+        let part = RulePart { verb: &verb, target: PartTarget::Path("/a") };
+        assert!(describe_parts(&[part]).len() < 1_000);
+        let names: Vec<String> = (0..1_000).map(|number| format!("{number}{}", "é".repeat(200))).collect();
+        let parts: Vec<RulePart<'_>> = names
+            .iter()
+            .map(|name| RulePart {
+                verb: "get",
+                target: PartTarget::Resource { group: "", resource: "pods", name: Some(name) },
+            })
+            .collect();
+        assert!(describe_parts(&parts).len() <= MAX_TEXT_BYTES + "…".len());
     }
 }

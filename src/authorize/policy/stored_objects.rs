@@ -47,8 +47,9 @@ pub fn read_role(bytes: &[u8]) -> serde_json::Result<Vec<PolicyRule>> {
 pub fn read_binding(namespace: &str, name: &str, bytes: &[u8]) -> serde_json::Result<Binding> {
     let stored: StoredBinding = serde_json::from_slice(bytes)?;
     let role = match &*stored.role.kind {
-        "Role" => RoleReference::Role(stored.role.name),
-        _ => RoleReference::ClusterRole(stored.role.name),
+        "ClusterRole" => RoleReference::ClusterRole(stored.role.name),
+        "Role" if !namespace.is_empty() => RoleReference::Role(stored.role.name),
+        kind => return Err(serde::de::Error::custom(format_args!("roleRef: unsupported kind {kind:?}"))),
     };
     let subjects = stored.subjects.into_iter().filter_map(|subject| read_subject(subject, namespace));
     Ok(Binding { namespace: namespace.to_owned(), name: name.to_owned(), role, subjects: subjects.collect() })

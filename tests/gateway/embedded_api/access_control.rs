@@ -194,3 +194,67 @@ async fn bootstrap_roles_are_there_and_come_back_at_the_next_start() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_are_not_widened_by_patch_dry_run_or_put() {
+    let api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    let manage = json!([rule(&["roles", "clusterroles", "configmaps"], &["create", "update", "patch", "list"])]);
+    let roles = format!("{RBAC}/clusterroles");
+    create(&client, &roles, &role("manager", &manage)).await;
+    let bindings = format!("{RBAC}/clusterrolebindings");
+    create(&client, &bindings, &binding("mary", "ClusterRole", "manager", "mary")).await;
+    create(&client, &roles, &role("own", &json!([rule(&["configmaps"], &["list"])]))).await;
+    wait_for_list(&client, "mary", 200).await;
+    let as_mary = async |method: Method, path: &str, body: &Value| send_as(&client, "mary", method, path, body).await;
+    let more = json!([rule(&["secrets"], &["get"])]);
+
+    let path = format!("{roles}/own");
+    for media_type in ["application/merge-patch+json", "application/strategic-merge-patch+json"] {
+        let headers = [("impersonate-user", "mary"), ("content-type", media_type)];
+        let patch = json!({"rules": more}).to_string();
+        let patched = client.send_and_read(request(Method::PATCH, &path, &headers, &patch)).await;
+        patched.assert_failure(403, "Forbidden");
+    }
+    let dry_run = format!("{roles}?dryRun=All");
+    as_mary(Method::POST, &dry_run, &role("new", &more)).await.assert_failure(403, "Forbidden");
+    as_mary(Method::PUT, &format!("{roles}/new"), &role("new", &more)).await.assert_failure(403, "Forbidden");
+    let selector = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
+    let aggregated = json!({"metadata": {"name": "all"}, "aggregationRule": selector});
+    let refused = as_mary(Method::POST, &roles, &aggregated).await.assert_failure(403, "Forbidden");
+    let message = "clusterroles.rbac.authorization.k8s.io \"all\" is forbidden: must have cluster-admin privileges to use the \
+                   aggregationRule";
+    assert_eq!(refused["message"], message);
+    // What a garbage collector changes needs no rights of the role.
+    create(&client, &roles, &role("other", &more)).await;
+    let headers = [("impersonate-user", "mary"), ("content-type", "application/merge-patch+json")];
+    let finalizer = json!({"metadata": {"finalizers": ["example.com/f"]}}).to_string();
+    let path = format!("{roles}/other");
+    assert_eq!(client.send_and_read(request(Method::PATCH, &path, &headers, &finalizer)).await.status, 200);
+    let label = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+    let labeled = client.send_and_read(request(Method::PATCH, &path, &headers, &label)).await;
+    labeled.assert_failure(403, "Forbidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn role_with_many_parts_is_refused_in_few_words() {
+    let api = EmbeddedApiFixture::start(&["--authorization-mode=RBAC"]);
+    let client = api.http2().await;
+    create(&client, ROLES, &role("manager", &json!([rule(&["roles", "configmaps"], &["create", "list"])]))).await;
+    create(&client, BINDINGS, &binding("mary", "Role", "manager", "mary")).await;
+    wait_for_list(&client, "mary", 200).await;
+    let long = "v".repeat(200_000);
+    let many: Vec<String> = (0..20_000).map(|number| format!("r{number}")).collect();
+    let verbs = [format!("a{long}"), format!("b{long}"), format!("c{long}")];
+    let hostile = json!([{"apiGroups": ["g"], "resources": many, "verbs": verbs}]);
+    let refused = send_as(&client, "mary", Method::POST, ROLES, &role("hostile", &hostile)).await;
+    assert!(refused.text().len() < 300_000, "{}", refused.text().len());
+    refused.assert_failure(403, "Forbidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_without_optional_kinds_becomes_ready() {
+    let api = EmbeddedApiFixture::start(&["--runtime-config=api/all=false"]);
+    let client = api.http2().await;
+    eventually("the server to be ready", async || (client.get("/livez").await.status == 200).then_some(())).await;
+}

@@ -120,8 +120,8 @@ func run(narthex, work string, timeout time.Duration, names []string) (int, erro
 		if len(names) > 0 && !slices.Contains(names, one.name) {
 			continue
 		}
-		result, flaky, err := runTwice(one, expected, func() (result, error) {
-			return runSuite(one, tree, work, assets, timeout)
+		result, flaky, err := runTwice(one, expected, func(attempt int) (result, error) {
+			return runSuite(one, attempt, tree, work, assets, timeout)
 		})
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", one.name, err)
@@ -162,22 +162,34 @@ func run(narthex, work string, timeout time.Duration, names []string) (int, erro
 	return unexpected, nil
 }
 
-// runTwice runs a suite, and once more if a test fails that is not known to. Returns the last result, and the tests
-// that failed the first time alone.
-func runTwice(one suite, expected map[string]string, run func() (result, error)) (result, []string, error) {
-	first, err := run()
+// runTwice runs a suite, and once more if a test fails that is not known to. Returns the last result, in which a test
+// that failed twice, or did not run again, has failed; and the tests that failed once.
+func runTwice(one suite, expected map[string]string, run func(attempt int) (result, error)) (result, []string, error) {
+	first, err := run(1)
 	wrong := first.unexpected(one.name, expected)
 	if err != nil || len(wrong) == 0 && len(first.passed) > 0 {
 		return first, nil, err
 	}
-	second, err := run()
+	second, err := run(2)
+	if err != nil {
+		return second, nil, err
+	}
 	var flaky []string
 	for _, name := range wrong {
 		if second.passed[name] {
 			flaky = append(flaky, name)
+			fmt.Printf("%s: %s failed once:\n%s\n", one.name, name, first.failures[name])
+		} else {
+			second.passed[name] = false
 		}
 	}
-	return second, flaky, err
+	for _, name := range second.unexpected(one.name, expected) {
+		if first.passed[name] {
+			flaky = append(flaky, name)
+			second.passed[name] = true
+		}
+	}
+	return second, flaky, nil
 }
 
 // record appends tests to the file that an environment variable names, if any.
@@ -261,7 +273,7 @@ func assets(narthex string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func runSuite(one suite, tree, work, assets string, timeout time.Duration) (result, error) {
+func runSuite(one suite, attempt int, tree, work, assets string, timeout time.Duration) (result, error) {
 	program := filepath.Join(work, "programs", one.name+".test")
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
 		build := exec.Command("go", "test", "-c", "-o", program, "./pkg/"+one.folder)
@@ -275,9 +287,10 @@ func runSuite(one suite, tree, work, assets string, timeout time.Duration) (resu
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return result{}, err
 	}
-	report := filepath.Join(logs, one.name+".json")
+	name := fmt.Sprintf("%s-%d", one.name, attempt)
+	report := filepath.Join(logs, name+".json")
 	os.Remove(report)
-	log, err := os.Create(filepath.Join(logs, one.name+".log"))
+	log, err := os.Create(filepath.Join(logs, name+".log"))
 	if err != nil {
 		return result{}, err
 	}

@@ -33,8 +33,8 @@ pub(super) fn readiness_checks(
     [registry, upstreams, reviews, certificate].into_iter().flatten().collect()
 }
 
-/// Names of what a kube-apiserver does after its start (`test/e2e/apimachinery/health_handlers.go`). Here it is done before
-/// the first request, but for the objects that every server has.
+/// Names of what a kube-apiserver does after its start (`test/e2e/apimachinery/health_handlers.go`). Here all of it is done
+/// before the first request, except that the objects that every server has may not be stored yet.
 const START_HOOKS: [&str; 19] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -61,15 +61,16 @@ const START_HOOKS: [&str; 19] = [
 pub(super) fn start_checks(api: &ApiServer) -> impl Iterator<Item = HealthCheck> {
     START_HOOKS.into_iter().map(move |name| {
         let api = api.clone();
-        HealthCheck::new(name, move || match api.has_bootstrap_objects() {
-            true => Ok(()),
-            false => Err("not finished".to_owned()),
+        HealthCheck::new(name, move || match (api.has_ended_controller(), api.has_bootstrap_objects()) {
+            (false, true) => Ok(()),
+            (false, false) => Err("not finished".to_owned()),
+            (true, _) => Err("a controller has ended: restart the process".to_owned()),
         })
     })
 }
 
-/// The health endpoints `/livez`, `/readyz` and `/healthz`. `shared` are checks of all three, `more` are further readiness
-/// checks.
+/// The health endpoints `/livez`, `/readyz` and `/healthz`. All three have the `shared` checks, `/readyz` also those in
+/// `more`.
 pub(super) fn health_endpoints(
     drain: &Drain,
     access_log: &AccessLog,

@@ -10,7 +10,7 @@ pub static AUTHORIZATION_MODE: FlagGroup = FlagGroup {
             "authorization-mode",
             FlagKind::List("MODE"),
             "AlwaysAllow",
-            "Authorizers, in order; the first that allows or denies decides. AlwaysAllow allows every authenticated user, because the backend authorizes again; AlwaysDeny denies all; RBAC (or Static, the same) evaluates --authorization-policy-file; Webhook sends SubjectAccessReviews to the kube-apiserver of --authorization-kubeconfig. Impersonation (kubectl --as) is allowed only by RBAC and Webhook",
+            "Authorizers, in order; the first that allows or denies decides. AlwaysAllow allows every authenticated user, because the backend authorizes again; AlwaysDeny denies all; RBAC (or Static, the same) evaluates --authorization-policy-file and, with --embedded-api, stored roles and bindings; Webhook sends SubjectAccessReviews to the kube-apiserver of --authorization-kubeconfig. Impersonation (kubectl --as) is allowed only by RBAC and Webhook",
         ),
         Flag::new(
             "serve-delegation",
@@ -29,7 +29,7 @@ pub static AUTHORIZATION: FlagGroup = FlagGroup {
             "authorization-config",
             FlagKind::File,
             "",
-            "AuthorizationConfiguration (apiserver.config.k8s.io/v1): a chain of authorizers of type Webhook, RBAC (by --authorization-policy-file), AlwaysDeny and AlwaysAllow, instead of --authorization-mode and the flags for its modes. Followed on disk",
+            "AuthorizationConfiguration (apiserver.config.k8s.io/v1): a chain of authorizers of type Webhook, RBAC (by the objects of --authorization-mode=RBAC), AlwaysDeny and AlwaysAllow, instead of --authorization-mode and the flags for its modes. Followed on disk",
         ),
         Flag::new(
             "authorization-policy-file",

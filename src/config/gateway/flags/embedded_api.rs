@@ -10,7 +10,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "embedded-api",
             FlagKind::Switch,
             "",
-            "Serve Kubernetes' built-in kinds and CustomResourceDefinitions from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig and --delegate-kubeconfig). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
+            "Serve Kubernetes' built-in kinds and CustomResourceDefinitions from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig and --delegate-kubeconfig). Without --authorization-mode it authorizes by RBAC: stored roles and bindings, and --authorization-policy-file",
         ),
         Flag::new(
             "store-file",
