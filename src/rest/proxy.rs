@@ -122,7 +122,9 @@ async fn port_name(
 
 /// An address of the Endpoints of a Service that is a Pod's, with the port of a name.
 fn service_address(endpoints: &Map<String, Value>, port_name: &str) -> Option<String> {
-    let items = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    fn items(value: Option<&Value>) -> &[Value] {
+        value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    }
     items(endpoints.get("subsets")).iter().find_map(|subset| {
         let ports = items(subset.get("ports"));
         let port =
@@ -170,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn object(value: Value) -> Map<String, Value> {
+    fn object(value: &Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap()
     }
 
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn address_of_pod_needs_one_that_is_allowed() {
         let pod = |ip: &str| {
-            object(json!({"spec": {"containers": [{}, {"ports": [{"containerPort": 80}]}]}, "status": {"podIP": ip}}))
+            object(&json!({"spec": {"containers": [{}, {"ports": [{"containerPort": 80}]}]}, "status": {"podIP": ip}}))
         };
         assert_eq!(pod_address(&pod("10.0.0.1"), "").unwrap(), "10.0.0.1:80");
         assert_eq!(pod_address(&pod("fd00::1"), "8080").unwrap(), "[fd00::1]:8080");
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn address_of_service_is_of_a_pod_and_has_the_named_port() {
-        let endpoints = object(json!({"subsets": [
+        let endpoints = object(&json!({"subsets": [
             {"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]},
             {"addresses": [{"ip": "10.0.0.2", "targetRef": {"kind": "Pod"}}], "ports": [{"name": "http", "port": 8080}]},
         ]}));
