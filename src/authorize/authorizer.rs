@@ -295,10 +295,9 @@ impl Authorizer {
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         for link in &*self.chain.snapshot() {
             let AuthorizationMode::Static(policies, _) = &link.mode else { continue };
-            for policy in policies.load() {
-                rules.extend(policy.rules(user, namespace));
-                errors.extend(Some(policy.missing_roles(user, namespace)).filter(|text| !text.is_empty()));
-            }
+            let (granted, missing) = policies.rules(user, namespace);
+            rules.extend(granted);
+            errors.extend(missing);
         }
         (rules, errors)
     }

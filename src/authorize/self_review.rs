@@ -117,12 +117,9 @@ impl SelfReview {
                 AuthorizationMode::AlwaysAllow => rules.add_all(),
                 AuthorizationMode::AlwaysDeny => {}
                 AuthorizationMode::Static(policies, _) => {
-                    for policy in policies.load() {
-                        let granted = policy.rules(user, &spec.namespace);
-                        granted.iter().flat_map(|role| &**role).for_each(|rule| rules.add(rule));
-                        let missing = policy.missing_roles(user, &spec.namespace);
-                        rules.errors.extend(Some(missing).filter(|text| !text.is_empty()));
-                    }
+                    let (granted, missing) = policies.rules(user, &spec.namespace);
+                    granted.iter().flat_map(|role| &**role).for_each(|rule| rules.add(rule));
+                    rules.errors.extend(missing);
                 }
                 AuthorizationMode::ConfigFile(_) => rules.mark_unsupported("configuration file"),
                 AuthorizationMode::Webhook(_) => rules.mark_unsupported("webhook"),
@@ -163,8 +160,8 @@ impl UserRules {
     }
 
     fn add_all(&mut self) {
-        self.resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
-        self.paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+        self.add(&policy::PolicyRule::all_resources());
+        self.add(&policy::PolicyRule::all_paths());
     }
 
     fn into_json(self) -> Value {

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
@@ -13,9 +14,9 @@ use serde_json::{Map, Value};
 use store::Key;
 use store::watch_cache::{Error, ResourceCollection, Stored};
 
-use super::builtin_collection;
 use super::policy_reconciliation::{Reconciliation, reconcile};
 use super::runner::Controller;
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::resources::ServedKind;
@@ -26,7 +27,7 @@ use crate::work_queue::{BackOff, WorkQueue};
 /// Written by `tests/interop/kinds`: an object a line.
 const OBJECTS: [&str; 2] = [include_str!("bootstrap_policy.jsonl"), include_str!("bootstrap_objects.jsonl")];
 
-/// The controller that creates the objects that do not exist, once after the start. A key is kind, namespace and name of
+/// The controller that creates the objects that do not exist, once at the start. A key is kind, namespace and name of
 /// one.
 pub(super) struct BootstrapObjectController {
     api: ApiServer,
@@ -42,8 +43,8 @@ struct BootstrapObject {
 }
 
 impl BootstrapObjectController {
-    /// Queues all objects of kinds that are served.
-    pub(super) fn start(api: &ApiServer, metrics: &WorkQueueRegistry) -> BootstrapObjectController {
+    /// Creates all objects of kinds that are served, and queues those that cannot be stored now.
+    pub(super) async fn start(api: &ApiServer, metrics: &WorkQueueRegistry) -> BootstrapObjectController {
         let queue = WorkQueue::new(BackOff::default(), metrics.register("bootstrap_objects"));
         let catalog = &api.settings().catalog;
         let mut lines = BTreeMap::new();
@@ -53,7 +54,6 @@ impl BootstrapObjectController {
             if catalog.find(group, &one.kind.version.version, plural).is_some() {
                 let meta = one.meta();
                 let key = format!("{} {}/{}", one.kind.resource.kind, meta.namespace(), meta.name());
-                queue.add(key.clone());
                 lines.insert(key, line);
             }
         }
@@ -61,7 +61,16 @@ impl BootstrapObjectController {
             api.note_bootstrap_objects();
         }
         let missing = RefCell::new(lines.keys().cloned().collect());
-        BootstrapObjectController { api: api.clone(), lines, missing, queue }
+        let controller = BootstrapObjectController { api: api.clone(), lines, missing, queue };
+        // At once: the store commits them together.
+        let outcomes = join_all(controller.lines.keys().map(async |key| (key, controller.reconcile(key).await))).await;
+        for (key, outcome) in outcomes {
+            if let Err(status) = outcome {
+                tracing::warn!(key, "object that every server has cannot be stored, tried again: {}", status.message);
+                controller.queue.add(key.clone());
+            }
+        }
+        controller
     }
 }
 
@@ -123,8 +132,8 @@ impl Controller for BootstrapObjectController {
         let (group, plural) = one.kind.resource.group_resource();
         let collection = builtin_collection(&self.api, group, plural)?;
         let meta = one.meta();
-        let key = collection.prefix().key(meta.namespace(), meta.name()).map_err(Status::internal_error)?;
-        match collection.get_latest(&key).await.map_err(|error| unavailable(&error))? {
+        let (key, stored) = read_latest(&collection, meta.namespace(), meta.name()).await?;
+        match stored {
             Some(stored) => one.add_missing(&collection, &stored).await?,
             None => one.create(&collection, &key).await?,
         }

@@ -10,8 +10,8 @@ use kubeapi::{LabelSelector, Status};
 use serde_json::{Map, Value};
 use store::watch_cache::{Error, ResourceCollection, Stored, WatchEventKind};
 
-use super::builtin_collection;
 use super::runner::{Controller, FeedEvent};
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, unavailable};
@@ -101,10 +101,8 @@ impl Controller for ClusterRoleAggregationController {
     }
 
     async fn reconcile(&self, name: &String) -> Result<(), Status> {
-        let key = self.roles.prefix().key("", name).map_err(Status::internal_error)?;
-        let Some(stored) = self.roles.get_latest(&key).await.map_err(|error| unavailable(&error))? else {
-            return Ok(());
-        };
+        let (key, stored) = read_latest(&self.roles, "", name).await?;
+        let Some(stored) = stored else { return Ok(()) };
         let mut role = stored_object(&stored).await?;
         if role.get("aggregationRule").is_none_or(Value::is_null) {
             return Ok(());

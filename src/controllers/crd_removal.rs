@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use store::CommitCondition;
 use store::watch_cache::{Error, ListQuery, ResourceCollection};
 
-use super::builtin_collection;
 use super::runner::Controller;
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::kinds::crd::{CLEANUP_FINALIZER, mark_in_progress};
 use crate::resources::ServedKind;
@@ -139,8 +139,8 @@ async fn remove_all_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), St
 
 /// Notes in the status of the CRD that objects remain.
 async fn note_progress(crds: &ResourceCollection, name: &str) -> Result<(), Status> {
-    let key = crds.prefix().key("", name).map_err(Status::internal_error)?;
-    let Some(current) = crds.get_latest(&key).await.map_err(|error| unavailable(&error))? else { return Ok(()) };
+    let (key, current) = read_latest(crds, "", name).await?;
+    let Some(current) = current else { return Ok(()) };
     let mut object: Map<String, Value> = stored_object(&current).await?;
     if ObjectMetaView::of_map(&object).deletion_timestamp().is_some() {
         mark_in_progress(&mut object, &now());

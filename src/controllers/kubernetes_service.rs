@@ -13,8 +13,8 @@ use kubeapi::object_meta::change_metadata;
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, WatchEventKind};
 
-use super::builtin_collection;
 use super::runner::{Controller, FeedEvent};
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, ServiceName, new_object, unavailable};
@@ -136,8 +136,8 @@ impl KubernetesServiceController {
 
     /// Creates the Service if there is none.
     async fn ensure_service(&self, address: SocketAddr) -> Result<(), Status> {
-        let key = self.services.prefix().key(NAMESPACE, NAME).map_err(Status::internal_error)?;
-        if self.services.get_latest(&key).await.map_err(|error| unavailable(&error))?.is_some() {
+        let (key, existing) = read_latest(&self.services, NAMESPACE, NAME).await?;
+        if existing.is_some() {
             return Ok(());
         }
         let settings = &self.api.settings().services;

@@ -12,8 +12,8 @@ use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection};
 
-use super::builtin_collection;
 use super::runner::{Controller, FeedEvent};
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
 use crate::observe::metrics::WorkQueueRegistry;
@@ -116,8 +116,7 @@ impl LocalApiServiceController {
         if served.as_ref().is_some_and(|served| !served.is_custom && !is_starting) {
             return Ok(true);
         }
-        let key = self.api_services.prefix().key("", name).map_err(Status::internal_error)?;
-        let current = self.api_services.get_latest(&key).await.map_err(|error| unavailable(&error))?;
+        let (key, current) = read_latest(&self.api_services, "", name).await?;
         let written = match (current, served) {
             (None, None) => return Ok(true),
             (None, Some(served)) => {

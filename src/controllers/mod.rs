@@ -21,9 +21,11 @@ mod system_namespaces;
 mod tests;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kubeapi::Status;
-use store::watch_cache::{Notifier, ResourceCollection};
+use store::Key;
+use store::watch_cache::{Notifier, ResourceCollection, Stored};
 use tokio::task::JoinSet;
 
 use self::bootstrap_objects::BootstrapObjectController;
@@ -36,12 +38,12 @@ use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::rbac_policy::RbacPolicyFeed;
-use self::runner::{Controller as _, follow, run};
+use self::runner::{Controller as _, FeedEvent, follow, run};
 use self::service_addresses::ServiceAddressController;
 use self::system_namespaces::SystemNamespaceController;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::ShutdownPhase;
-use crate::rest::ApiServer;
+use crate::rest::{ApiServer, unavailable};
 
 /// The controllers of one embedded API server.
 pub struct Controllers {
@@ -61,7 +63,8 @@ pub struct Controllers {
 
 impl Controllers {
     /// Publishes what the CustomResourceDefinitions of the store define, and creates the objects that every server has:
-    /// the system namespaces, the Local APIServices, the ServiceCIDR and the Service `kubernetes`.
+    /// the system namespaces, the Local APIServices, the ServiceCIDR, the Service `kubernetes`, PriorityClasses, the
+    /// configuration of flow control, and the bootstrap policy. Publishes the policy of the stored roles and bindings.
     ///
     /// # Errors
     /// The store cannot be read or written.
@@ -75,9 +78,11 @@ impl Controllers {
         let default_service_cidr = DefaultServiceCidrController::start(api, metrics).await?;
         let service_addresses = ServiceAddressController::start(api).await?;
         let kubernetes_service = KubernetesServiceController::start(api, metrics).await?;
+        // Before the policy is read.
+        let bootstrap_objects = BootstrapObjectController::start(api, metrics).await;
         Ok(Controllers {
             api: api.clone(),
-            bootstrap_objects: BootstrapObjectController::start(api, metrics),
+            bootstrap_objects,
             cluster_role_aggregation: Rc::new(ClusterRoleAggregationController::new(api, metrics)?),
             crds: Rc::new(crds),
             crd_removal: Rc::new(CrdRemovalController::new(api)?),
@@ -128,67 +133,72 @@ impl Controllers {
 
     /// Spawns what adds the keys of the controllers of Services and their ranges.
     fn spawn_service_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
-        let (service_cidr, watched) = (self.default_service_cidr.clone(), notifier.clone());
-        tasks.spawn_local(async move {
-            follow(service_cidr.collection(), &watched, |event| service_cidr.observe(event)).await;
+        let service_cidr = self.default_service_cidr.clone();
+        let service_cidrs = self.default_service_cidr.collection();
+        spawn_feed(tasks, notifier, service_cidrs, move |event| service_cidr.observe(event));
+        let (addresses, kubernetes) = (self.service_addresses.clone(), self.kubernetes_service.clone());
+        spawn_feed(tasks, notifier, self.service_addresses.services(), move |event| {
+            addresses.observe_service(event);
+            kubernetes.observe_service(event);
         });
-        let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());
         let addresses = self.service_addresses.clone();
-        tasks.spawn_local(async move {
-            follow(addresses.services(), &watched, |event| {
-                addresses.observe_service(event);
-                kubernetes.observe_service(event);
-            })
-            .await;
-        });
-        let (addresses, watched) = (self.service_addresses.clone(), notifier.clone());
-        tasks.spawn_local(async move {
-            follow(addresses.ip_addresses(), &watched, |event| addresses.observe_ip_address(event)).await;
-        });
-        for index in 0..2 {
-            let (kubernetes, watched) = (self.kubernetes_service.clone(), notifier.clone());
-            tasks.spawn_local(async move {
-                follow(kubernetes.endpoints()[index], &watched, |event| kubernetes.observe(event)).await;
-            });
+        let ip_addresses = self.service_addresses.ip_addresses();
+        spawn_feed(tasks, notifier, ip_addresses, move |event| addresses.observe_ip_address(event));
+        for collection in self.kubernetes_service.endpoints() {
+            let kubernetes = self.kubernetes_service.clone();
+            spawn_feed(tasks, notifier, collection, move |event| kubernetes.observe(event));
         }
     }
 
     /// Spawns what adds the keys of changed objects to the queues.
     fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: EnabledControllers) {
-        let (crds, watched) = (self.crds.clone(), notifier.clone());
-        tasks.spawn_local(async move { follow(crds.collection(), &watched, |_| crds.observe()).await });
-        let (services, watched) = (self.local_api_services.clone(), notifier.clone());
-        tasks.spawn_local(async move {
-            follow(services.collection(), &watched, |event| services.observe(event)).await;
-        });
+        let crds = self.crds.clone();
+        spawn_feed(tasks, notifier, self.crds.collection(), move |_| crds.observe());
+        let services = self.local_api_services.clone();
+        spawn_feed(tasks, notifier, self.local_api_services.collection(), move |event| services.observe(event));
         self.spawn_service_feeds(tasks, notifier);
-        for number in 0..self.policy.collections().len() {
-            let (policy, watched) = (self.policy.clone(), notifier.clone());
-            tasks.spawn_local(async move {
-                let collection = policy.collections().nth(number).cloned();
-                if let Some(collection) = collection {
-                    follow(&collection, &watched, |event| policy.observe(number, event)).await;
-                }
-            });
+        for (number, collection) in self.policy.collections().enumerate() {
+            let policy = self.policy.clone();
+            spawn_feed(tasks, notifier, collection, move |event| policy.observe(number, event));
         }
         if enabled.cluster_role_aggregation {
-            let (aggregation, watched) = (self.cluster_role_aggregation.clone(), notifier.clone());
-            tasks.spawn_local(async move {
-                follow(aggregation.roles(), &watched, |event| aggregation.observe(event)).await;
-            });
+            let aggregation = self.cluster_role_aggregation.clone();
+            let roles = self.cluster_role_aggregation.roles();
+            spawn_feed(tasks, notifier, roles, move |event| aggregation.observe(event));
         }
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
-        let watched = notifier.clone();
-        tasks.spawn_local(async move {
-            follow(namespaces.collection(), &watched, |event| {
-                if enabled.namespace {
-                    namespaces.observe(event);
-                }
-                system.observe(event);
-            })
-            .await;
+        spawn_feed(tasks, notifier, self.namespaces.collection(), move |event| {
+            if enabled.namespace {
+                namespaces.observe(event);
+            }
+            system.observe(event);
         });
     }
+}
+
+/// Spawns a task that calls `observe` with the events of a collection.
+fn spawn_feed(
+    tasks: &mut JoinSet<()>,
+    notifier: &Notifier,
+    collection: &ResourceCollection,
+    observe: impl FnMut(&FeedEvent<'_>) + 'static,
+) {
+    let (collection, notifier) = (collection.clone(), notifier.clone());
+    tasks.spawn_local(async move { follow(&collection, &notifier, observe).await });
+}
+
+/// The latest object of a name, with its key.
+///
+/// # Errors
+/// The name cannot be part of a key, or the store cannot be read.
+async fn read_latest(
+    collection: &ResourceCollection,
+    namespace: &str,
+    name: &str,
+) -> Result<(Key, Option<Arc<Stored>>), Status> {
+    let key = collection.prefix().key(namespace, name).map_err(Status::internal_error)?;
+    let latest = collection.get_latest(&key).await.map_err(|error| unavailable(&error))?;
+    Ok((key, latest))
 }
 
 /// The collection of a built-in resource.

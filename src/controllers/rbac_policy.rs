@@ -45,7 +45,14 @@ impl RbacPolicyFeed {
             collections.push((kind, collection));
         }
         let feed = RbacPolicyFeed { api: api.clone(), collections, index: RefCell::default() };
-        (0..feed.collections.len()).for_each(|number| feed.observe(number, &FeedEvent::Started));
+        {
+            let mut index = feed.index.borrow_mut();
+            for (kind, collection) in &feed.collections {
+                let snapshot = collection.snapshot();
+                snapshot.range(collection.prefix(), None).for_each(|object| kind.apply(&mut index, object));
+            }
+            api.publish_policy(index.policy().clone());
+        }
         Ok(feed)
     }
 
@@ -54,13 +61,13 @@ impl RbacPolicyFeed {
         self.collections.iter().map(|(_, collection)| collection)
     }
 
-    /// Applies what a collection has, or an event of it.
+    /// Applies an event of a collection.
     pub(super) fn observe(&self, number: usize, event: &FeedEvent<'_>) {
         let Some((kind, collection)) = self.collections.get(number) else { return };
         let mut index = self.index.borrow_mut();
         match event {
             FeedEvent::Started => {
-                // What was deleted in a gap of the watch has no event.
+                // What was deleted in a gap of the watch has no event; what exists has one each.
                 let snapshot = collection.snapshot();
                 let exists = |namespace: &str, name: &str| {
                     collection.prefix().key(namespace, name).is_ok_and(|key| snapshot.get(key.as_str()).is_some())
@@ -69,7 +76,6 @@ impl RbacPolicyFeed {
                     true => index.retain_roles(kind.is_namespaced, exists),
                     false => index.retain_bindings(kind.is_namespaced, exists),
                 }
-                snapshot.range(collection.prefix(), None).for_each(|object| kind.apply(&mut index, object));
             }
             FeedEvent::Object(event) => {
                 let Some(object) = &event.object else { return };

@@ -4,8 +4,8 @@ use kubeapi::Status;
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
 
-use super::builtin_collection;
 use super::runner::{Controller, FeedEvent};
+use super::{builtin_collection, read_latest};
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::rest::{ApiServer, create_empty, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
@@ -61,8 +61,8 @@ impl Controller for SystemNamespaceController {
     }
 
     async fn reconcile(&self, name: &&'static str) -> Result<(), Status> {
-        let key = self.namespaces.prefix().key("", name).map_err(Status::internal_error)?;
-        if self.namespaces.get_latest(&key).await.map_err(|error| unavailable(&error))?.is_some() {
+        let (key, existing) = read_latest(&self.namespaces, "", name).await?;
+        if existing.is_some() {
             return Ok(());
         }
         let mut object: Map<String, Value> = Map::new();

@@ -61,32 +61,29 @@ async fn find_address(
         return Err(Status::bad_request(text));
     };
     match &*resource.plural {
-        "pods" => pod_address(&read(collection, target, proxied.name).await?, proxied.port),
+        "pods" => pod_address(&read(collection, target, ("pods", proxied.name)).await?, proxied.port),
         "services" => {
             let port_name = port_name(collection, target, &proxied).await?;
             let endpoints = api.builtin_collection("", "endpoints").ok_or_else(Status::not_found)?;
-            let of_endpoints = api.catalog().get().find("", "v1", "endpoints").map(|entry| entry.kind.clone());
-            let of_endpoints = of_endpoints.ok_or_else(Status::not_found)?;
-            let of_endpoints = ObjectTarget::new(of_endpoints, target.namespace, proxied.name, "");
-            let found = read(&endpoints, &of_endpoints, proxied.name).await?;
+            let found = read(&endpoints, target, ("endpoints", proxied.name)).await?;
             service_address(&found, &port_name).ok_or_else(|| {
                 let name = GoQuoted(&target.name);
                 Status::service_unavailable(format!("no endpoints available for service {name}"))
             })
         }
-        _ => node_address(&read(collection, target, proxied.name).await?),
+        _ => node_address(&read(collection, target, ("nodes", proxied.name)).await?),
     }
 }
 
+/// Reads an object of the core group in the namespace of the request.
 async fn read(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
-    name: &str,
+    (plural, name): (&str, &str),
 ) -> Result<Map<String, Value>, Status> {
     let key = target.key_of(collection, target.namespace, name)?;
     let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
-    let (group, plural) = target.kind.resource.group_resource();
-    stored_object(&stored.ok_or_else(|| Status::object_not_found(group, plural, name))?).await
+    stored_object(&stored.ok_or_else(|| Status::object_not_found("", plural, name))?).await
 }
 
 /// The address of a Pod, with the port or the first that a container declares.
@@ -111,7 +108,7 @@ async fn port_name(
     proxied: &ProxyTarget<'_>,
 ) -> Result<String, Status> {
     let Ok(number) = proxied.port.parse::<i64>() else { return Ok(proxied.port.to_owned()) };
-    let service = read(services, target, proxied.name).await?;
+    let service = read(services, target, ("services", proxied.name)).await?;
     let ports = service.get("spec").and_then(|spec| spec["ports"].as_array()).into_iter().flatten();
     let port = ports.into_iter().find(|port| port["port"].as_i64() == Some(number)).ok_or_else(|| {
         let name = GoQuoted(proxied.name);

@@ -86,10 +86,7 @@ impl PolicyIndex {
 
     /// Removes the roles or ClusterRoles that `exists` does not have.
     pub fn retain_roles(&mut self, is_namespaced: bool, exists: impl Fn(&str, &str) -> bool) {
-        let is_gone =
-            |(namespace, name): &&NamespacedName| namespace.is_empty() != is_namespaced && !exists(namespace, name);
-        let gone: Vec<NamespacedName> = self.roles.keys().filter(is_gone).cloned().collect();
-        for (namespace, name) in gone {
+        for (namespace, name) in absent_keys(&self.roles, is_namespaced, exists) {
             self.set_role(&namespace, &name, None);
         }
     }
@@ -138,10 +135,7 @@ impl PolicyIndex {
 
     /// Removes the RoleBindings or ClusterRoleBindings that `exists` does not have.
     pub fn retain_bindings(&mut self, is_namespaced: bool, exists: impl Fn(&str, &str) -> bool) {
-        let is_gone =
-            |(namespace, name): &&NamespacedName| namespace.is_empty() != is_namespaced && !exists(namespace, name);
-        let gone: Vec<NamespacedName> = self.bindings.keys().filter(is_gone).cloned().collect();
-        for (namespace, name) in gone {
+        for (namespace, name) in absent_keys(&self.bindings, is_namespaced, exists) {
             self.remove_binding(&namespace, &name);
         }
     }
@@ -152,6 +146,17 @@ impl PolicyIndex {
             self.roles.remove(key);
         }
     }
+}
+
+/// The keys of namespaced objects, or of the others, that `exists` does not have.
+fn absent_keys<T>(
+    objects: &HashMap<NamespacedName, T>,
+    is_namespaced: bool,
+    exists: impl Fn(&str, &str) -> bool,
+) -> Vec<NamespacedName> {
+    let is_absent =
+        |(namespace, name): &&NamespacedName| namespace.is_empty() != is_namespaced && !exists(namespace, name);
+    objects.keys().filter(is_absent).cloned().collect()
 }
 
 impl RbacPolicy {

@@ -172,6 +172,16 @@ impl RbacPolicies {
     pub fn load(&self) -> impl Iterator<Item = Guard<Arc<RbacPolicy>>> {
         self.0.iter().map(Published::load)
     }
+
+    /// The rules of a user in a namespace, role by role, and an error for each policy in which roles are missing.
+    pub fn rules(&self, user: &User, namespace: &str) -> (Vec<Arc<Vec<PolicyRule>>>, Vec<String>) {
+        let (mut rules, mut errors) = (Vec::new(), Vec::new());
+        for policy in self.load() {
+            rules.extend(policy.rules(user, namespace));
+            errors.extend(Some(policy.missing_roles(user, namespace)).filter(|text| !text.is_empty()));
+        }
+        (rules, errors)
+    }
 }
 
 impl From<RbacPolicy> for RbacPolicies {

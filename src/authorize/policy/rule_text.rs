@@ -47,8 +47,7 @@ fn cut(text: &str, max_bytes: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= max_bytes {
         return text.into();
     }
-    let end = (0..=max_bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
-    format!("{}…", &text[..end]).into()
+    format!("{}…", &text[..text.floor_char_boundary(max_bytes)]).into()
 }
 
 #[cfg(test)]

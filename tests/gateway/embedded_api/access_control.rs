@@ -172,9 +172,10 @@ async fn bootstrap_roles_are_there_and_come_back_at_the_next_start() {
     let count = async |client: &Client, plural: &str| {
         client.get(&format!("{RBAC}/{plural}")).await.json()["items"].as_array().unwrap().len()
     };
+    assert_eq!(client.get("/livez").await.status, 200);
     let counts = [("clusterroles", 69), ("clusterrolebindings", 50), ("roles", 7), ("rolebindings", 7)];
     for (plural, expected) in counts {
-        eventually(plural, async || (count(&client, plural).await == expected).then_some(())).await;
+        assert_eq!(count(&client, plural).await, expected, "{plural}, from the first request on");
     }
     delete(&client, &format!("{RBAC}/clusterroles/view")).await;
     let path = format!("{RBAC}/clusterroles/system:basic-user");

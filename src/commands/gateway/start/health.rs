@@ -34,7 +34,7 @@ pub(super) fn readiness_checks(
 }
 
 /// Names of what a kube-apiserver does after its start (`test/e2e/apimachinery/health_handlers.go`). Here all of it is done
-/// before the first request, except that the objects that every server has may not be stored yet.
+/// before the first request, unless an object that every server has could not be stored.
 const START_HOOKS: [&str; 19] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
