@@ -1,40 +1,57 @@
 //! Which controllers run (`--controllers` of kube-controller-manager,
 //! `k8s.io/controller-manager/app/helper.go`).
 
-/// Canonical names of the controllers, and their former names.
-const CLUSTER_ROLE_AGGREGATION: [&str; 2] = ["clusterrole-aggregation-controller", "clusterrole-aggregation"];
-const NAMESPACE: [&str; 2] = ["namespace-controller", "namespace"];
+use std::collections::BTreeSet;
 
-/// The controllers of kube-controller-manager that run. Those of kube-apiserver always do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EnabledControllers {
+/// A controller of kube-controller-manager that this server can run. Those of kube-apiserver always do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ManagedController {
     /// Aggregated ClusterRoles get their rules.
-    pub cluster_role_aggregation: bool,
+    ClusterRoleAggregation,
     /// What is in a deleted namespace is deleted.
-    pub namespace: bool,
+    Namespace,
 }
+
+impl ManagedController {
+    /// All, with their canonical names and their former names (`cmd/kube-controller-manager/names/controller_names.go`).
+    const NAMES: [(ManagedController, [&str; 2]); 2] = [
+        (
+            ManagedController::ClusterRoleAggregation,
+            ["clusterrole-aggregation-controller", "clusterrole-aggregation"],
+        ),
+        (ManagedController::Namespace, ["namespace-controller", "namespace"]),
+    ];
+}
+
+/// The controllers of kube-controller-manager that run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnabledControllers(BTreeSet<ManagedController>);
 
 impl Default for EnabledControllers {
     fn default() -> EnabledControllers {
-        EnabledControllers { cluster_role_aggregation: true, namespace: true }
+        EnabledControllers(ManagedController::NAMES.iter().map(|(controller, _)| *controller).collect())
     }
 }
 
 impl EnabledControllers {
+    /// Whether a controller runs.
+    pub fn runs(&self, controller: ManagedController) -> bool {
+        self.0.contains(&controller)
+    }
+
     /// Reads the values of the flag: a name enables, `-` before it disables, `*` stands for all others.
     ///
     /// # Errors
     /// A name of no controller.
     pub fn parse(words: &[String]) -> Result<EnabledControllers, String> {
+        let all_names = || ManagedController::NAMES.iter().flat_map(|(_, names)| names).copied();
         let unknown = |word: &&String| {
             let name = word.strip_prefix('-').unwrap_or(word);
-            name != "*" && ![CLUSTER_ROLE_AGGREGATION, NAMESPACE].concat().contains(&name)
+            name != "*" && !all_names().any(|known| known == name)
         };
         if let Some(word) = words.iter().find(unknown) {
-            return Err(format!(
-                "{word:?} is not in the list of controllers: *, {}",
-                [CLUSTER_ROLE_AGGREGATION, NAMESPACE].concat().join(", ")
-            ));
+            let known: Vec<&str> = all_names().collect();
+            return Err(format!("{word:?} is not in the list of controllers: *, {}", known.join(", ")));
         }
         let is_enabled = |names: &[&str]| {
             let named = words.iter().find_map(|word| match word.strip_prefix('-') {
@@ -43,10 +60,8 @@ impl EnabledControllers {
             });
             named.unwrap_or_else(|| words.iter().any(|word| word == "*"))
         };
-        Ok(EnabledControllers {
-            cluster_role_aggregation: is_enabled(&CLUSTER_ROLE_AGGREGATION),
-            namespace: is_enabled(&NAMESPACE),
-        })
+        let enabled = ManagedController::NAMES.iter().filter(|(_, names)| is_enabled(names));
+        Ok(EnabledControllers(enabled.map(|(controller, _)| *controller).collect()))
     }
 }
 
@@ -58,7 +73,7 @@ mod tests {
     fn controllers_are_enabled_as_by_kube_controller_manager() {
         let parse = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            EnabledControllers::parse(&words).map(|enabled| enabled.namespace)
+            EnabledControllers::parse(&words).map(|enabled| enabled.runs(ManagedController::Namespace))
         };
         for (words, expected) in [
             (&["*"][..], true),

@@ -33,7 +33,7 @@ use self::cluster_role_aggregation::ClusterRoleAggregationController;
 use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
 use self::default_service_cidr::DefaultServiceCidrController;
-pub use self::enabled::EnabledControllers;
+pub use self::enabled::{EnabledControllers, ManagedController};
 use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
@@ -100,7 +100,7 @@ impl Controllers {
     pub async fn run(self, notifier: Notifier, enabled: EnabledControllers) {
         let mut drain = self.api.drain().clone();
         let mut tasks = JoinSet::new();
-        self.spawn_feeds(&mut tasks, &notifier, enabled);
+        self.spawn_feeds(&mut tasks, &notifier, &enabled);
         let Controllers {
             bootstrap_objects, crds, crd_removal, local_api_services, namespaces, system_namespaces, ..
         } = self;
@@ -113,11 +113,11 @@ impl Controllers {
         tasks.spawn_local(async move { run(&*crds).await });
         tasks.spawn_local(async move { run(&*crd_removal).await });
         tasks.spawn_local(async move { run(&*local_api_services).await });
-        if enabled.cluster_role_aggregation {
+        if enabled.runs(ManagedController::ClusterRoleAggregation) {
             let aggregation = self.cluster_role_aggregation;
             tasks.spawn_local(async move { run(&*aggregation).await });
         }
-        if enabled.namespace {
+        if enabled.runs(ManagedController::Namespace) {
             tasks.spawn_local(async move { run(&*namespaces).await });
         }
         tasks.spawn_local(async move { run(&*system_namespaces).await });
@@ -151,7 +151,7 @@ impl Controllers {
     }
 
     /// Spawns what adds the keys of changed objects to the queues.
-    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: EnabledControllers) {
+    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: &EnabledControllers) {
         let crds = self.crds.clone();
         spawn_feed(tasks, notifier, self.crds.collection(), move |_| crds.observe());
         let services = self.local_api_services.clone();
@@ -161,14 +161,15 @@ impl Controllers {
             let policy = self.policy.clone();
             spawn_feed(tasks, notifier, collection, move |event| policy.observe(number, event));
         }
-        if enabled.cluster_role_aggregation {
+        if enabled.runs(ManagedController::ClusterRoleAggregation) {
             let aggregation = self.cluster_role_aggregation.clone();
             let roles = self.cluster_role_aggregation.roles();
             spawn_feed(tasks, notifier, roles, move |event| aggregation.observe(event));
         }
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
+        let empties_namespaces = enabled.runs(ManagedController::Namespace);
         spawn_feed(tasks, notifier, self.namespaces.collection(), move |event| {
-            if enabled.namespace {
+            if empties_namespaces {
                 namespaces.observe(event);
             }
             system.observe(event);
