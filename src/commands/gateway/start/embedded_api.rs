@@ -96,7 +96,7 @@ pub(super) fn start_embedded_api(
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources, api.clone());
     let (sender, created) = channel();
-    let enabled = embedded.controllers;
+    let enabled = embedded.controllers.clone();
     let (first, metrics, mut drain) = (api.clone(), metrics.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
         let controllers = match Controllers::start(&first, metrics.work_queues()).await {
