@@ -15,7 +15,7 @@ use super::identity_headers::IdentityHeaderPresence;
 use super::jwt::{JwtAuthenticator, JwtResult};
 use super::token_review::TokenReviewError;
 use super::{
-    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, StaticTokens,
+    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, ServiceAccountAuthenticator, StaticTokens,
     TokenReviewClient, UNAUTHENTICATED, groups, header_safe, websocket,
 };
 use crate::message::{Blame, Refusal};
@@ -32,6 +32,8 @@ pub struct Settings {
     pub request_headers: RequestHeaderConfig,
     /// Tokens of `--token-auth-file`; reloaded.
     pub tokens: Option<Published<StaticTokens>>,
+    /// Tokens of ServiceAccounts of the embedded API server.
+    pub service_accounts: Option<Arc<ServiceAccountAuthenticator>>,
     /// `--authentication-config`: JWT issuers, and which anonymous requests are allowed.
     pub jwt: Option<Arc<JwtAuthenticator>>,
     /// Groups that are dropped from every user.
@@ -248,8 +250,8 @@ impl Authenticator {
         token: &str,
         attempt: &mut AuthenticationAttempt,
     ) -> Option<Arc<User>> {
-        let Settings { tokens, jwt, token_reviews, .. } = &self.settings;
-        if tokens.is_none() && jwt.is_none() && token_reviews.is_empty() {
+        let Settings { tokens, service_accounts, jwt, token_reviews, .. } = &self.settings;
+        if tokens.is_none() && service_accounts.is_none() && jwt.is_none() && token_reviews.is_empty() {
             attempt.add_error(
                 authenticator,
                 "no token is accepted here (none of --token-auth-file, --authentication-config, \
@@ -261,6 +263,13 @@ impl Authenticator {
             && let Some(user) = peer.token_user(&tokens.load(), token)
         {
             return Some(user);
+        }
+        if let Some(accounts) = service_accounts {
+            match accounts.authenticate(token, None).await {
+                Ok(Some((user, _))) => return Some(user),
+                Ok(None) => {}
+                Err(why) => attempt.add_error(authenticator, format!("ServiceAccount: {why}")),
+            }
         }
         if let Some(jwt) = jwt {
             match jwt.authenticate(token).await {

@@ -7,7 +7,7 @@
 //!
 //! Credentials and front-proxy headers are always removed from the request, in any spelling.
 //!
-//! Tokens are verified by [`StaticTokens`], [`JwtAuthenticator`] and [`TokenReviewClient`], wherever in the request
+//! Tokens are verified by [`StaticTokens`], [`ServiceAccountAuthenticator`], [`JwtAuthenticator`] and [`TokenReviewClient`], wherever in the request
 //! they were found.
 
 mod auth_configmap;
@@ -19,6 +19,7 @@ mod identity_headers;
 pub mod jwt;
 mod peer;
 mod request_header;
+pub mod service_accounts;
 #[cfg(test)]
 mod security_regressions;
 mod static_tokens;
@@ -33,6 +34,7 @@ pub(crate) use header_safe::check_header_safe as check_speakable;
 pub use identity_headers::IdentityHeaderMatcher;
 pub use jwt::JwtAuthenticator;
 pub use peer::Peer;
+pub use service_accounts::ServiceAccountAuthenticator;
 pub use request_header::{RequestHeaderConfig, RequestHeaderNames};
 pub use static_tokens::{StaticTokens, TokenFile};
 pub use token_review::{TokenReviewClient, TokenReviewError, TokenReviewSettings};

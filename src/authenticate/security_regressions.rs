@@ -96,6 +96,7 @@ fn fixture(change: impl FnOnce(&mut Settings)) -> AuthenticationFixture {
         tokens: Some(Published::fixed(StaticTokens::parse("s3cret,tina,7,\"devs\"\n", "tokens").unwrap())),
         jwt: None,
         group_filter: crate::authenticate::GroupFilter::default(),
+        service_accounts: None,
         token_reviews: Vec::new(),
         audiences: Vec::new(),
         anonymous: false,

@@ -35,7 +35,8 @@ impl Authenticator {
     /// # Errors
     /// Why the token was not authenticated.
     pub async fn review_token(&self, token: &str, audiences: &[String]) -> Result<AuthenticatedToken, TokenError> {
-        let Settings { tokens, jwt, token_reviews, group_filter: groups, audiences: ours, .. } = &self.settings;
+        let Settings { tokens, service_accounts, jwt, token_reviews, group_filter: groups, audiences: ours, .. } =
+            &self.settings;
         let requested = if audiences.is_empty() { ours } else { audiences };
         let both: Vec<String> = requested.iter().filter(|audience| ours.contains(audience)).cloned().collect();
         let is_ours = requested.is_empty() || !both.is_empty();
@@ -45,6 +46,13 @@ impl Authenticator {
             && let Some(user) = tokens.load().user(token).cloned()
         {
             return authenticated(user, both);
+        }
+        if let Some(accounts) = service_accounts {
+            match accounts.authenticate(token, Some(requested)).await {
+                Ok(Some((user, audiences))) => return authenticated(user, audiences),
+                Ok(None) => {}
+                Err(why) => errors.push(why),
+            }
         }
         if let Some(jwt) = jwt.as_ref().filter(|_| is_ours) {
             match jwt.authenticate(token).await {

@@ -75,8 +75,8 @@ const SERVED: [(&str, &str, Serving); 33] = [
 ];
 
 /// The subresources that are served of objects that are stored.
-const SUBRESOURCES: [&str; 8] =
-    ["status", "finalize", "scale", "approval", "ephemeralcontainers", "resize", "eviction", "binding"];
+const SUBRESOURCES: [&str; 9] =
+    ["status", "finalize", "scale", "approval", "ephemeralcontainers", "resize", "eviction", "binding", "token"];
 
 /// Subresources by which a client reaches a kubelet, a Pod or a Service.
 pub const CONNECT_SUBRESOURCES: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];

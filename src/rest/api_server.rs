@@ -17,6 +17,7 @@ use super::service_allocator::ServiceAllocator;
 use super::service_settings::ServiceSettings;
 use super::target::ObjectTarget;
 use super::unenforced_kinds::UnenforcedKinds;
+use crate::authenticate::service_accounts::TokenIssuer;
 use crate::authorize::RbacPolicy;
 use crate::compute::ComputeQueue;
 use crate::conversion::ObjectConverter;
@@ -84,6 +85,7 @@ pub struct ApiServer {
     /// Prefixes of objects whose CRD does not exist.
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
+    token_issuer: Option<Arc<TokenIssuer>>,
     has_bootstrap_objects: Arc<AtomicBool>,
     has_ended_controller: Arc<AtomicBool>,
 }
@@ -109,6 +111,7 @@ impl ApiServer {
             service_allocator: ServiceAllocator::new(&WorkQueueRegistry::default()),
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
+            token_issuer: None,
             has_bootstrap_objects: Arc::default(),
             has_ended_controller: Arc::default(),
         }
@@ -123,6 +126,16 @@ impl ApiServer {
     pub fn with_work_queue_metrics(self, metrics: &WorkQueueRegistry) -> ApiServer {
         let (removal_queues, service_allocator) = (RemovalQueues::new(metrics), ServiceAllocator::new(metrics));
         ApiServer { removal_queues, service_allocator, ..self }
+    }
+
+    /// This server with tokens for ServiceAccounts.
+    pub fn with_token_issuer(self, issuer: Arc<TokenIssuer>) -> ApiServer {
+        ApiServer { token_issuer: Some(issuer), ..self }
+    }
+
+    /// What issues tokens of ServiceAccounts; none if objects are generated.
+    pub fn token_issuer(&self) -> Option<&Arc<TokenIssuer>> {
+        self.token_issuer.as_ref()
     }
 
     /// This server with conversion of custom objects by webhooks.

@@ -11,7 +11,7 @@ use super::subresource_kind::body_kind;
 use super::target::ObjectTarget;
 use super::{
     binding, component_status, create, delete, eviction, kubelet_streams, patch, proxy, read, representation, scale,
-    update, warnings, watch,
+    token_request, update, warnings, watch,
 };
 use crate::compute::ComputeContext;
 use crate::conversion::schema_work;
@@ -67,6 +67,9 @@ impl ApiServer {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = match target.subresource {
                 "eviction" => eviction::evict(self, &collection, &target, kind, request, warnings).await?,
+                "token" => {
+                    token_request::issue_token(self, &collection, &target, kind, request, warnings).await?
+                }
                 "binding" => binding::bind(self, &collection, &target, kind, request, warnings).await?,
                 _ => scale::scale(self, &collection, &target, kind, request, warnings).await?,
             };

@@ -45,6 +45,7 @@ mod subresource_kind;
 mod target;
 #[cfg(test)]
 pub(crate) mod test_support;
+mod token_request;
 mod unenforced_kinds;
 mod update;
 mod warnings;

@@ -1,4 +1,4 @@
-//! Kinds of subresources whose body is of another kind than the object: `Scale`, `Eviction`, `Binding`.
+//! Kinds of subresources whose body is of another kind than the object: `Scale`, `Eviction`, `Binding`, `TokenRequest`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,9 +11,17 @@ use crate::resources::custom::cells::scale_columns;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 
 /// The subresources, with group, version, kind, message type and plural name of their kinds.
-const KINDS: [(&str, &str, &str, &str, &str, &str); 3] = [
+const KINDS: [(&str, &str, &str, &str, &str, &str); 4] = [
     ("scale", "autoscaling", "v1", "Scale", "io.k8s.api.autoscaling.v1.Scale", "scales"),
     ("eviction", "policy", "v1", "Eviction", "io.k8s.api.policy.v1.Eviction", "evictions"),
+    (
+        "token",
+        "authentication.k8s.io",
+        "v1",
+        "TokenRequest",
+        "io.k8s.api.authentication.v1.TokenRequest",
+        "tokenrequests",
+    ),
     ("binding", "", "v1", "Binding", "io.k8s.api.core.v1.Binding", "bindings"),
 ];
 

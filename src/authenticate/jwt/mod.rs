@@ -25,11 +25,12 @@ use tokio::task::JoinHandle;
 
 pub use configuration::{AnonymousAuthConfig, AuthenticationConfiguration, JwtIssuer};
 use fetch::JwksSource;
-use jwks::SignatureVerification;
+pub(super) use jwks::{Jwks, SignatureVerification};
 use jwks_cache::{JwksCache, JwksRefresher, JwksSnapshot};
 use kubeapi::User;
 pub use openid::OidcFlags;
-use token::{Claims, UnverifiedToken};
+use token::Claims;
+pub(super) use token::{UnverifiedToken, claims};
 
 use super::token_review::size_of_user;
 use super::{AUTHENTICATED, header_safe};
@@ -286,7 +287,7 @@ impl Issuers {
 
     /// Verifies a token; returns the user and the remaining validity. None if the issuer is not configured.
     async fn authenticate(&self, token: &str, now: Duration) -> Result<Option<(VerifiedToken, Duration)>, String> {
-        let Some(claims) = token::claims(token) else { return Ok(None) };
+        let Some(claims) = claims(token) else { return Ok(None) };
         let Some(Value::String(says)) = claims.get("iss") else { return Ok(None) };
         // Google's tokens may leave the scheme out (OpenID Connect Core 1.0, section 15.6.2).
         let says = if says == "accounts.google.com" { "https://accounts.google.com" } else { says.as_str() };

@@ -20,8 +20,7 @@ use crate::process::Problem;
 const FLAGS: &str = include_str!("kube_apiserver_flags.txt");
 
 /// Flags that envtest always passes, and that change nothing here: nothing is said of them.
-const QUIET: [&str; 4] =
-    ["allow-privileged", "service-account-issuer", "service-account-key-file", "service-account-signing-key-file"];
+const QUIET: [&str; 1] = ["allow-privileged"];
 
 /// Environment variable with the controllers that run: as of `--controllers`, by default none, as without a
 /// kube-controller-manager.
@@ -234,18 +233,21 @@ mod tests {
             format!("--client-ca-file={directory}/client-cert-auth-ca.crt"),
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--secure-port=2".to_owned(),
+            "--service-account-issuer=https://127.0.0.1:2/".to_owned(),
+            format!("--service-account-key-file={directory}/sa-signer.crt"),
+            format!("--service-account-signing-key-file={directory}/sa-signer.key"),
             "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--enable-garbage-collector=true".to_owned(),
             "--anonymous-auth=true".to_owned(),
         ];
         let flags = read(&line).unwrap();
-        assert_eq!(flags.words[..8], expected);
-        assert_eq!(flags.words[8..], [format!("--cert-dir={directory}")]);
+        assert_eq!(flags.words[..11], expected);
+        assert_eq!(flags.words[11..], [format!("--cert-dir={directory}")]);
         assert_eq!((flags.etcd_servers, flags.unused), (vec!["http://127.0.0.1:1".to_owned()], BTreeSet::new()));
         std::fs::write(scratch.path().join("apiserver.crt"), "").unwrap();
         let certificate = [("tls-cert-file", "crt"), ("tls-private-key-file", "key")]
             .map(|(flag, end)| format!("--{flag}={directory}/apiserver.{end}"));
-        assert_eq!(read(&line).unwrap().words[8..], certificate);
+        assert_eq!(read(&line).unwrap().words[11..], certificate);
     }
 
     #[test]

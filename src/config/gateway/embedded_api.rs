@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::service_accounts::{self, ServiceAccountConfig, service_accounts};
 use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
 use crate::controllers::EnabledControllers;
@@ -23,6 +24,8 @@ pub struct EmbeddedApiConfig {
     pub settings: ApiServerSettings,
     /// The controllers that run.
     pub controllers: EnabledControllers,
+    /// Tokens of ServiceAccounts.
+    pub service_accounts: ServiceAccountConfig,
 }
 
 const NAME: &str = "embedded-api";
@@ -53,13 +56,14 @@ pub(in crate::config) fn embedded_api(
         DisabledPlugins::default()
     });
     let services = service_settings(parser);
+    let service_accounts = service_accounts(parser, data_dir);
     let validation = ValidationSettings {
         registry: registry_settings(parser, data_dir, forwarding),
         allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
         service_families: services.families(),
     };
     if !is_enabled {
-        for flag in [
+        let own = [
             "store-file",
             "runtime-config",
             "event-ttl",
@@ -73,7 +77,8 @@ pub(in crate::config) fn embedded_api(
             "service-node-port-range",
             "kubernetes-service-node-port",
             "advertise-address",
-        ] {
+        ];
+        for flag in own.into_iter().chain(service_accounts::FLAGS) {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -113,7 +118,7 @@ pub(in crate::config) fn embedded_api(
         disabled_plugins,
         services,
     };
-    Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers })
+    Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers, service_accounts })
 }
 
 /// Reads the flags of what is made for Services.

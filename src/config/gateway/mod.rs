@@ -6,6 +6,7 @@ pub(super) mod backends;
 pub(super) mod delegated_auth;
 mod embedded_api;
 pub mod flags;
+mod service_accounts;
 pub(super) mod serving;
 mod sidecar_auth;
 
@@ -15,6 +16,7 @@ pub use authentication::{AuthenticationConfig, AuthorizerMode, RequestHeaderSett
 pub use backends::{BackendsConfig, ForwardingConfig, ResolverChoice};
 pub use delegated_auth::DelegatedAuthConfig;
 pub use embedded_api::EmbeddedApiConfig;
+pub use service_accounts::ServiceAccountConfig;
 pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, ShutdownSettings};
 pub use sidecar_auth::{AttributeSource, SidecarAuth};
 

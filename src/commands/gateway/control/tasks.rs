@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 
+use crate::authenticate::service_accounts::{KeySet, KeySourceWatcher};
 use crate::egress::{Dialer, EgressConfigFile, EgressRoutes};
 use crate::process::{Drain, FileErrors, OnFailure, Published, Publisher, WatchedFile, WatchedFileContent};
 use crate::registry::{ApiService, Delegate, SidecarUpstreams, UpstreamFiles};
@@ -100,4 +101,4 @@ macro_rules! followed {
     };
 }
 
-followed!(Delegate => ApiService, UpstreamFiles => SidecarUpstreams, EgressConfigFile => EgressRoutes);
+followed!(Delegate => ApiService, UpstreamFiles => SidecarUpstreams, EgressConfigFile => EgressRoutes, KeySourceWatcher => KeySet);

@@ -47,6 +47,10 @@ pub(super) enum LocalDestination {
     PathIndex(Arc<DiscoverySnapshot>),
     Version,
     Metrics,
+    /// How others verify service account tokens.
+    OpenIdConfiguration,
+    /// The keys of service account tokens.
+    TokenKeys,
 }
 
 /// Why a request is refused when nothing owns its path.
@@ -79,6 +83,8 @@ pub(super) struct RoutingSettings<'r> {
     pub(super) delegate: DelegateScope,
     /// Whether reviews of backends are answered (`--serve-delegation`, `--embedded-api`).
     pub(super) serves_reviews: bool,
+    /// Whether tokens of ServiceAccounts are issued (`--embedded-api`).
+    pub(super) issues_tokens: bool,
     /// Whether requests that no backend owns are answered locally.
     pub(super) serves_locally: bool,
 }
@@ -133,7 +139,7 @@ fn find_unclaimed<'r>(
     let local = match (info.is_resource_request, document) {
         (true, _) => find_resource(settings, info, &snapshots.catalog),
         (false, Some(OpenApiPath::Document(document))) => Some(LocalDestination::OpenApiV3(document)),
-        (false, _) => find_document(info.path, &snapshots.discovery),
+        (false, _) => find_document(settings, info.path, &snapshots.discovery),
     };
     let is_local = is_registration(info) && !settings.delegate.apiservices
         || local.as_ref().is_some_and(|local| local.precedes_delegate(settings.delegate, info.path));
@@ -172,11 +178,17 @@ fn find_resource(
 }
 
 /// What the gateway serves at a path of no resource, but for documents of OpenAPI v3.
-fn find_document(path: &str, discovery: &Arc<DiscoverySnapshot>) -> Option<LocalDestination> {
+fn find_document(
+    settings: &RoutingSettings<'_>,
+    path: &str,
+    discovery: &Arc<DiscoverySnapshot>,
+) -> Option<LocalDestination> {
     match path {
         "/" => Some(LocalDestination::PathIndex(discovery.clone())),
         "/version" | "/version/" => Some(LocalDestination::Version),
         "/metrics" => Some(LocalDestination::Metrics),
+        "/.well-known/openid-configuration" if settings.issues_tokens => Some(LocalDestination::OpenIdConfiguration),
+        "/openid/v1/jwks" if settings.issues_tokens => Some(LocalDestination::TokenKeys),
         _ if OpenApiV2::is_path(path) => Some(LocalDestination::OpenApiV2),
         _ => discovery.find_document(path).map(LocalDestination::Discovery),
     }
@@ -194,6 +206,8 @@ impl LocalDestination {
             LocalDestination::Object
             | LocalDestination::Discovery(_)
             | LocalDestination::OpenApiV2
+            | LocalDestination::OpenIdConfiguration
+            | LocalDestination::TokenKeys
             | LocalDestination::PathIndex(_) => true,
         }
     }
@@ -312,6 +326,7 @@ mod tests {
                 health: &self.health,
                 delegate: self.scope,
                 serves_reviews: self.serves_reviews,
+                issues_tokens: self.serves_reviews,
                 serves_locally: self.serves_locally,
             };
             let request = RoutingRequest {

@@ -1,9 +1,10 @@
 //! Requests that the gateway answers itself: version, metrics, discovery, OpenAPI, objects, reviews.
 
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use kubeapi::Status;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::access::Access;
 use super::destination::LocalDestination;
@@ -13,6 +14,7 @@ use super::reviews::{delegation_review, self_review};
 use super::target::{ParsedRequest, client_error};
 use super::timeouts::local_timeout;
 use super::watch_socket::{WatchSocket, refuse_upgrade};
+use crate::authenticate::service_accounts::{KEY_SET_MAX_AGE, TokenIssuer};
 use crate::commands::gateway::state::GatewayState;
 use crate::discovery::DiscoverySnapshot;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
@@ -20,6 +22,7 @@ use crate::observe::access::AccessRecord;
 use crate::observe::metrics::ExpositionFormat;
 
 const JSON: &str = "application/json";
+const JWK_SET: &str = "application/jwk-set+json";
 
 /// The response to a CORS preflight request.
 pub(super) fn preflight_response() -> Response<Body> {
@@ -67,15 +70,37 @@ pub(super) async fn respond(
         LocalDestination::OpenApiV3(document) => {
             Box::pin(document.respond(method, parsed.target.uri.query(), request.headers())).await
         }
-        LocalDestination::PathIndex(discovery) => read_only(method, path_index(&discovery).into(), JSON),
+        LocalDestination::PathIndex(discovery) => {
+            read_only(method, path_index(&discovery, shared.api.token_issuer().is_some()).into(), JSON)
+        }
         LocalDestination::Version => read_only(method, version_info().into(), JSON),
         LocalDestination::Metrics => metrics_response(shared, method, request.headers()),
+        LocalDestination::OpenIdConfiguration => token_document(shared, method, TokenIssuer::openid_configuration, JSON),
+        LocalDestination::TokenKeys => token_document(shared, method, |issuer| Ok(issuer.jwks()), JWK_SET),
     };
     let response = add_warning(response?, access.warning);
     Ok(match socket {
         Some(socket) => socket.respond(response, &parsed.connection.handle),
         None => response.map(ResponseBody::Local),
     })
+}
+
+/// The response to a request for a document that others verify service account tokens with
+/// (`pkg/routes/openidmetadata.go`).
+fn token_document(
+    shared: &GatewayState,
+    method: &Method,
+    document: impl FnOnce(&TokenIssuer) -> Result<Value, &'static str>,
+    content_type: &'static str,
+) -> Result<Response<Body>, Refusal> {
+    let document = shared.api.token_issuer().ok_or("no tokens are issued").and_then(|issuer| document(issuer));
+    let document = document.map_err(|why| Refusal::new(Blame::Client, Status::not_found()).with_cause(why))?;
+    let mut response = read_only(method, document.to_string().into(), content_type)?;
+    let seconds = KEY_SET_MAX_AGE.as_secs();
+    if let Ok(value) = HeaderValue::try_from(format!("public, max-age={seconds}")) {
+        response.headers_mut().insert(CACHE_CONTROL, value);
+    }
+    Ok(response)
 }
 
 fn metrics_response(shared: &GatewayState, method: &Method, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
@@ -96,9 +121,12 @@ fn read_only(method: &Method, body: Body, content_type: &'static str) -> Result<
 }
 
 /// The list of paths that kube-apiserver serves at `/`.
-fn path_index(discovery: &DiscoverySnapshot) -> String {
+fn path_index(discovery: &DiscoverySnapshot, issues_tokens: bool) -> String {
     let own = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     let mut paths = own.map(String::from).to_vec();
+    if issues_tokens {
+        paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(String::from));
+    }
     paths.extend(discovery.group_paths());
     paths.sort();
     paths.dedup();

@@ -123,6 +123,7 @@ impl<'r> ParsedRequest<'r> {
             health: &shared.health,
             delegate: shared.delegate,
             serves_reviews: shared.serves_reviews,
+            issues_tokens: shared.api.token_issuer().is_some(),
             serves_locally: shared.policy.serves_locally(),
         };
         let cors = shared.responses.cors.as_ref().filter(|_| *method == Method::OPTIONS);

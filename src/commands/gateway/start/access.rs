@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::files::{AuthenticationFiles, AuthorizationFiles};
-use crate::authenticate::{self, Authenticator, GroupFilter, RequestHeaderConfig};
+use crate::authenticate::{self, Authenticator, GroupFilter, RequestHeaderConfig, ServiceAccountAuthenticator};
 use crate::authorize::configuration::{AuthorizationConfigWatcher, AuthorizationWebhookSettings};
 use crate::authorize::rbac_proxy::RbacProxyRules;
 use crate::authorize::{
@@ -81,6 +81,7 @@ pub(super) fn access_control(
     trust: &Published<ClientTrust>,
     delegated: &DelegatedAuth,
     authorization: AuthorizationSources,
+    service_accounts: Option<&Arc<ServiceAccountAuthenticator>>,
     (auditor, metrics, tasks): (Option<Arc<Auditor>>, &Arc<Metrics>, &mut ControlTasks),
 ) -> Result<AccessControl, Problem> {
     let tokens = files.tokens.map(|(file, tokens)| {
@@ -96,10 +97,14 @@ pub(super) fn access_control(
         trust: trust.clone(),
         request_headers,
         tokens,
+        service_accounts: service_accounts.cloned(),
         jwt,
         group_filter: group_filter(config),
         token_reviews: delegated.token_reviews.clone(),
-        audiences: config.delegated_auth.token_reviews.audiences.clone(),
+        audiences: service_accounts.map_or_else(
+            || config.delegated_auth.token_reviews.audiences.clone(),
+            |accounts| accounts.issuer().settings().audiences.clone(),
+        ),
         anonymous: config.authentication.anonymous,
         auth_header_names: config.sidecar.identity_headers.custom_names(),
     });

@@ -9,17 +9,20 @@ use std::time::Duration;
 use store::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 use store::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 
+use crate::authenticate::service_accounts::{ServiceAccountAuthenticator, TokenIssuer, TokenObjects, TokenSettings};
+use crate::commands::gateway::control::ControlTasks;
 use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
+use crate::config::gateway::{EmbeddedApiConfig, ServiceAccountConfig};
 use crate::controllers::Controllers;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
-use crate::process::{Drain, HelpTopic, Problem, Published, ShutdownPhase};
+use crate::process::{Drain, HelpTopic, Problem, Problems, Published, ShutdownPhase};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::ApiServer;
+use crate::rest::{ApiServer, ServiceSettings};
 use crate::route::RouteTable;
 use crate::webhook_client::{WebhookClient, WebhookThread};
 
@@ -37,6 +40,8 @@ pub(super) struct EmbeddedApi {
     pub(super) store: LocalStore,
     /// The check of its store.
     pub(super) check: HealthCheck,
+    /// Authenticates tokens of its ServiceAccounts.
+    pub(super) tokens: Arc<ServiceAccountAuthenticator>,
 }
 
 /// Opens the store of `--embedded-api`; none without the flag.
@@ -69,8 +74,8 @@ pub(super) fn start_embedded_api(
     open: Option<LocalStore>,
     own: SocketAddr,
     egress: &EgressSettings,
-    drain: &Drain,
-) -> Result<Option<EmbeddedApi>, Problem> {
+    (tasks, drain): (&mut ControlTasks, &Drain),
+) -> Result<Option<EmbeddedApi>, Problems> {
     let metrics = &egress.metrics;
     let Some(embedded) = &config.embedded_api else { return Ok(None) };
     // A wall clock that jumps would drop the history.
@@ -84,7 +89,9 @@ pub(super) fn start_embedded_api(
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
     let mut settings = embedded.settings.clone();
     settings.services.listener = Some(own);
+    let issuer = token_issuer(config, embedded, &settings.services, tasks)?;
     let api = ApiServer::new(collections.clone(), settings, drain.clone())
+        .with_token_issuer(issuer.clone())
         .with_compute_metrics(metrics.compute().clone())
         .with_work_queue_metrics(metrics.work_queues());
     let api = match stored_services(config, &api) {
@@ -93,11 +100,12 @@ pub(super) fn start_embedded_api(
         }
         None => api,
     };
+    let tokens = Arc::new(token_authenticator(issuer, &api, metrics)?);
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources, api.clone());
     let (sender, created) = channel();
     let enabled = embedded.controllers.clone();
-    let (first, metrics, mut drain) = (api.clone(), metrics.clone(), drain.clone());
+    let (first, metrics, mut drain, verified) = (api.clone(), metrics.clone(), drain.clone(), tokens.clone());
     let thread = spawn_thread("embedded-api", async move || {
         let controllers = match Controllers::start(&first, metrics.work_queues()).await {
             Ok(controllers) => controllers,
@@ -121,6 +129,7 @@ pub(super) fn start_embedded_api(
                 _ = interval.tick() => {
                     collections.trim();
                     first.drop_idle_schemas();
+                    verified.remove_expired();
                 }
                 () = drain.wait_for(ShutdownPhase::Draining) => return,
             }
@@ -128,7 +137,53 @@ pub(super) fn start_embedded_api(
     })?;
     let created = created.recv().map_err(|_| refuse(&"its thread ended early"))?;
     created.map_err(|status| refuse(&status.message))?;
-    Ok(Some(EmbeddedApi { api, thread, store, check: store_check(monitor) }))
+    Ok(Some(EmbeddedApi { api, thread, store, check: store_check(monitor), tokens }))
+}
+
+/// What issues service account tokens, with keys that are followed.
+///
+/// # Errors
+/// All problems of the key files.
+fn token_issuer(
+    config: &GatewayConfig,
+    embedded: &EmbeddedApiConfig,
+    services: &ServiceSettings,
+    tasks: &mut ControlTasks,
+) -> Result<Arc<TokenIssuer>, Problems> {
+    let ServiceAccountConfig { keys, issuers, jwks_uri, max_expiration, extends_expiration } =
+        embedded.service_accounts.clone();
+    let (keys, watcher) = keys.open()?;
+    let own = || services.public_address().map(|address| format!("https://{address}/openid/v1/jwks"));
+    let audiences = &config.delegated_auth.token_reviews.audiences;
+    let settings = TokenSettings {
+        audiences: if audiences.is_empty() { issuers.clone() } else { audiences.clone() },
+        issuers,
+        jwks_uri: jwks_uri.or_else(own).unwrap_or_default(),
+        max_expiration,
+        extends_expiration,
+    };
+    Ok(Arc::new(TokenIssuer::new(settings, tasks.follow("service-account-keys", (watcher, keys)))))
+}
+
+/// What authenticates service account tokens.
+///
+/// # Errors
+/// The collections cannot be made, or the system has no random numbers.
+fn token_authenticator(
+    issuer: Arc<TokenIssuer>,
+    api: &ApiServer,
+    metrics: &Arc<Metrics>,
+) -> Result<ServiceAccountAuthenticator, Problem> {
+    let collection = |plural: &str| {
+        api.builtin_collection("", plural).ok_or_else(|| Problem::new("--embedded-api", format!("no {plural}")))
+    };
+    let objects = TokenObjects {
+        service_accounts: collection("serviceaccounts")?,
+        secrets: collection("secrets")?,
+        pods: collection("pods")?,
+        nodes: collection("nodes")?,
+    };
+    ServiceAccountAuthenticator::new(issuer, objects, metrics)
 }
 
 /// Starts the thread that calls webhooks. It ends with the process. Calls to `own`, the address of this server, are

@@ -144,6 +144,8 @@ impl GatewayFiles {
         if let (ReadPurpose::Check, true, Some(embedded)) = (purpose, is_whole, &config.embedded_api) {
             problems.collect(check_store_content(&embedded.store_file));
         }
+        let service_accounts = config.embedded_api.as_ref().map(|embedded| embedded.service_accounts.keys.check());
+        problems.collect(service_accounts.transpose());
         let control_planes = problems.collect(control_planes(purpose, config)).flatten();
         let egress_routes = egress.as_ref().map(|(_, routes)| routes);
         if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {

@@ -72,7 +72,7 @@ impl Instance {
         let InstanceInputs { files, mut certificates, shared_trust, auditor, access_log, egress, .. } = inputs;
         let InstanceInputs { tracer, address, path_prefix, store, mut tasks, threads, drain, .. } = inputs;
         let metrics = egress.metrics.clone();
-        let embedded = start_embedded_api(config, store, address, &egress, &drain)?;
+        let embedded = start_embedded_api(config, store, address, &egress, (&mut tasks, &drain))?;
         let stored_policy = embedded.as_ref().map(|embedded| embedded.api.policy());
         let (authorization, chain_watcher) =
             files.authorization.publish(config, stored_policy, &metrics, &mut tasks)?;
@@ -89,6 +89,7 @@ impl Instance {
             &serving.trust,
             &delegated,
             authorization,
+            embedded.as_ref().map(|embedded| &embedded.tokens),
             (auditor, &metrics, &mut tasks),
         )?;
         let serves_delegation = config.serve_delegation && certificates.identity.is_some();

@@ -62,6 +62,42 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "Address of this gateway in the endpoints of the Service kubernetes (default --bind-address; if that is unspecified or loopback, the address of this machine)",
         ),
         Flag::new(
+            "service-account-issuer",
+            FlagKind::List("ISSUER"),
+            "",
+            "Issuer of the tokens of ServiceAccounts of --embedded-api, the claim iss (default https://kubernetes.default.svc.cluster.local). Given several times, the first one issues, and all are accepted. An https URL lets others verify tokens by OpenID Connect discovery",
+        ),
+        Flag::new(
+            "service-account-jwks-uri",
+            FlagKind::Text("URL"),
+            "",
+            "Where others find the keys of service account tokens, if not at this gateway's /openid/v1/jwks",
+        ),
+        Flag::new(
+            "service-account-signing-key-file",
+            FlagKind::File,
+            "",
+            "PEM private key (RSA or ECDSA) that signs service account tokens; followed. Without it and --service-account-key-file the gateway makes a key, service-account-keys.json in --data-dir, which narthex pki rotate service-account replaces",
+        ),
+        Flag::new(
+            "service-account-key-file",
+            FlagKind::List("FILE"),
+            "",
+            "PEM files with keys or certificates that verify service account tokens, several in each; followed. The key that signs verifies, too",
+        ),
+        Flag::new(
+            "service-account-max-token-expiration",
+            FlagKind::Duration,
+            "0s",
+            "Longest lifetime of a service account token that can be requested, from 1h on; 0 is no limit",
+        ),
+        Flag::new(
+            "service-account-extend-token-expiration",
+            FlagKind::Switch,
+            "true",
+            "Service account tokens that a kubelet requests for a Pod in its usual way (3607 s) are valid for a year, so that a client that does not read them again goes on",
+        ),
+        Flag::new(
             "allow-unenforced-rules",
             FlagKind::Switch,
             "false",

@@ -20,6 +20,8 @@ pub enum DecisionCacheKind {
     Access,
     /// Verified JWTs.
     Jwt,
+    /// Verified tokens of ServiceAccounts.
+    ServiceAccount,
 }
 
 /// Result of a cache lookup.
@@ -45,7 +47,7 @@ pub enum ReviewKind {
 /// Metrics of reviews and their caches.
 #[derive(Default)]
 pub struct ReviewMetrics {
-    caches: [CacheCounters; 4],
+    caches: [CacheCounters; 5],
     requests: [Mutex<BTreeMap<String, (u64, Histogram)>>; 2],
     token_misses: Mutex<Option<Histogram>>,
     fetches: [AtomicU64; 2],
@@ -64,11 +66,16 @@ struct CacheCounters {
 }
 
 impl DecisionCacheKind {
-    const ALL: [DecisionCacheKind; 4] =
-        [DecisionCacheKind::Token, DecisionCacheKind::UnknownToken, DecisionCacheKind::Access, DecisionCacheKind::Jwt];
+    const ALL: [DecisionCacheKind; 5] = [
+        DecisionCacheKind::Token,
+        DecisionCacheKind::UnknownToken,
+        DecisionCacheKind::Access,
+        DecisionCacheKind::Jwt,
+        DecisionCacheKind::ServiceAccount,
+    ];
 
     fn as_str(self) -> &'static str {
-        ["token", "unknown_token", "access", "jwt"][self as usize]
+        ["token", "unknown_token", "access", "jwt", "service_account"][self as usize]
     }
 }
 

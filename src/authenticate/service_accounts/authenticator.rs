@@ -1,0 +1,358 @@
+//! Authenticates service account tokens: by their signature, and by the objects that they belong to, as these are now
+//! (`pkg/serviceaccount/jwt.go`, `claims.go`, `legacy.go`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kubeapi::User;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use store::Key;
+use store::watch_cache::{ResourceCollection, Stored};
+
+use super::issuer::{LEGACY_ISSUER, TokenIssuer, unix_seconds, user_name};
+use crate::authenticate::jwt::{UnverifiedToken, claims};
+use crate::authenticate::token_review::size_of_user;
+use crate::authenticate::{AUTHENTICATED, CREDENTIAL_ID, check_speakable};
+use crate::decision_cache::{CacheLimits, CachedDecision, DecisionCache, DigestSecret};
+use crate::observe::metrics::{CacheResult, DecisionCacheKind, Metrics};
+use crate::process::Problem;
+
+/// Group of all ServiceAccounts.
+const ALL_ACCOUNTS: &str = "system:serviceaccounts";
+/// How long the signature of a token is not verified again. The objects that it belongs to are looked up each time.
+const VERIFIED_TTL: Duration = Duration::from_secs(60);
+/// Limits of the cache of verified tokens.
+const CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 32 << 20 };
+/// Leeway of clocks in seconds, and how long a token outlives the deletion of its objects (`jwt.DefaultLeeway`).
+const LEEWAY_SECONDS: i64 = 60;
+/// What a token is for that is used beyond the existence of its object.
+const INVALIDATED: &str = "service account token has been invalidated";
+
+/// The objects that tokens belong to.
+#[derive(Clone)]
+pub struct TokenObjects {
+    /// ServiceAccounts.
+    pub service_accounts: ResourceCollection,
+    /// Secrets.
+    pub secrets: ResourceCollection,
+    /// Pods.
+    pub pods: ResourceCollection,
+    /// Nodes.
+    pub nodes: ResourceCollection,
+}
+
+/// Authenticates service account tokens; shared by all threads.
+pub struct ServiceAccountAuthenticator {
+    issuer: Arc<TokenIssuer>,
+    objects: TokenObjects,
+    secret: DigestSecret,
+    verified: DecisionCache<Arc<VerifiedToken>>,
+    metrics: Arc<Metrics>,
+}
+
+/// A token whose signature and times were verified.
+#[derive(Debug, PartialEq, Eq)]
+struct VerifiedToken {
+    user: Arc<User>,
+    /// The key set that verified it.
+    keys: u64,
+    expires_at: Option<i64>,
+    /// Its audiences; none if it has none of its own.
+    audiences: Vec<String>,
+    account: TokenObject,
+    bound: Option<TokenObject>,
+}
+
+/// An object that a token belongs to.
+#[derive(Debug, PartialEq, Eq)]
+struct TokenObject {
+    kind: TokenObjectKind,
+    key: Key,
+    uid: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenObjectKind {
+    ServiceAccount,
+    Secret,
+    /// The Secret that a token without an end is stored in.
+    LegacySecret,
+    Pod,
+    Node,
+}
+
+/// A user and the requested audiences for which its token is valid.
+pub type TokenUser = (Arc<User>, Vec<String>);
+
+/// The claims of a token of a TokenRequest.
+#[derive(Deserialize)]
+struct PrivateClaims {
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    serviceaccount: ObjectClaim,
+    pod: Option<ObjectClaim>,
+    secret: Option<ObjectClaim>,
+    node: Option<ObjectClaim>,
+}
+
+#[derive(Default, Deserialize)]
+struct ObjectClaim {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    uid: String,
+}
+
+impl ServiceAccountAuthenticator {
+    /// Authenticates the tokens of `issuer` by `objects`.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(
+        issuer: Arc<TokenIssuer>,
+        objects: TokenObjects,
+        metrics: &Arc<Metrics>,
+    ) -> Result<ServiceAccountAuthenticator, Problem> {
+        let verified = DecisionCache::new(DecisionCacheKind::ServiceAccount, CACHE_LIMITS, metrics.clone());
+        Ok(ServiceAccountAuthenticator { issuer, objects, secret: DigestSecret::new()?, verified, metrics: metrics.clone() })
+    }
+
+    /// The issuer of the tokens.
+    pub fn issuer(&self) -> &Arc<TokenIssuer> {
+        &self.issuer
+    }
+
+    /// Authenticates a token for `requested` audiences, or for those of this server. None for a token of another issuer.
+    ///
+    /// # Errors
+    /// Why the token is not valid, for the log.
+    pub async fn authenticate(&self, token: &str, requested: Option<&[String]>) -> Result<Option<TokenUser>, String> {
+        let key = self.secret.key(|digest| digest.text(token));
+        let keys = self.issuer.keys();
+        let now = SystemTime::now();
+        let cached = self.verified.get_fresh(&key, Instant::now());
+        let cached = cached.filter(|verified| verified.keys == keys.id() && !verified.is_expired(now));
+        let verified = match cached {
+            Some(verified) => {
+                self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Hit);
+                verified
+            }
+            None => {
+                let Some(verified) = self.verify(token, now)? else { return Ok(None) };
+                self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Miss);
+                let verified = Arc::new(verified);
+                let until = Instant::now() + VERIFIED_TTL;
+                let (bytes, owner) = (size_of_user(&verified.user), &verified.user.name);
+                let value = verified.clone();
+                let decision = CachedDecision { value, owner, bytes, fresh_until: until, stale_until: until };
+                self.verified.insert(key, decision, Instant::now());
+                verified
+            }
+        };
+        let ours = &self.issuer.settings().audiences;
+        let valid_for = if verified.audiences.is_empty() { ours } else { &verified.audiences };
+        let requested = requested.filter(|audiences| !audiences.is_empty()).unwrap_or(ours);
+        let audiences: Vec<String> = valid_for.iter().filter(|one| requested.contains(one)).cloned().collect();
+        if audiences.is_empty() {
+            return Err(format!("token audiences {valid_for:?} is invalid for the target audiences {requested:?}"));
+        }
+        self.check_objects(&verified, token, now).await?;
+        Ok(Some((verified.user.clone(), audiences)))
+    }
+
+    /// Removes expired entries of the cache. Call it periodically.
+    pub fn remove_expired(&self) {
+        self.verified.remove_expired(Instant::now());
+    }
+
+    /// Verifies signature and times of a token. None for a token of another issuer.
+    fn verify(&self, token: &str, now: SystemTime) -> Result<Option<VerifiedToken>, String> {
+        let Some(found) = claims(token) else { return Ok(None) };
+        let Some(issuer) = found.get("iss").and_then(Value::as_str) else { return Ok(None) };
+        let is_legacy = issuer == LEGACY_ISSUER;
+        if !is_legacy && !self.issuer.settings().issuers.iter().any(|known| known == issuer) {
+            return Ok(None);
+        }
+        let token = UnverifiedToken::parse(token, found)?;
+        let keys = self.issuer.keys();
+        keys.verify(&token, now)?;
+        let claims = &token.claims;
+        check_times(claims, unix_seconds(now))?;
+        let mut verified = if is_legacy { self.legacy_token(claims)? } else { self.bound_token(claims)? };
+        verified.keys = keys.id();
+        verified.expires_at = number(claims, "exp")?;
+        verified.audiences = audiences(claims)?;
+        check_speakable(&verified.user)?;
+        Ok(Some(verified))
+    }
+
+    /// A token of a TokenRequest.
+    fn bound_token(&self, claims: &Map<String, Value>) -> Result<VerifiedToken, String> {
+        let private = claims.get("kubernetes.io").ok_or("the claim kubernetes.io is missing")?;
+        let private: PrivateClaims =
+            PrivateClaims::deserialize(private).map_err(|_| "the claim kubernetes.io is malformed")?;
+        let PrivateClaims { namespace, serviceaccount: account, pod, secret, node } = private;
+        let mut user = account_user(&namespace, &account.name, &account.uid);
+        let mut add = |key: &str, value: &str| {
+            if !value.is_empty() {
+                user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
+            }
+        };
+        if let Some(pod) = &pod {
+            add("pod-name", &pod.name);
+            add("pod-uid", &pod.uid);
+        }
+        if let Some(node) = &node {
+            add("node-name", &node.name);
+            add("node-uid", &node.uid);
+        }
+        if let Some(Value::String(id)) = claims.get("jti")
+            && !id.is_empty()
+        {
+            user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
+        }
+        let bound = match (secret, pod, node) {
+            (Some(secret), ..) => Some(self.object(TokenObjectKind::Secret, &namespace, secret)?),
+            (None, Some(pod), _) => Some(self.object(TokenObjectKind::Pod, &namespace, pod)?),
+            (None, None, Some(node)) => Some(self.object(TokenObjectKind::Node, "", node)?),
+            (None, None, None) => None,
+        };
+        let account = self.object(TokenObjectKind::ServiceAccount, &namespace, account)?;
+        Ok(VerifiedToken::new(user, account, bound))
+    }
+
+    /// A token that is stored in a Secret.
+    fn legacy_token(&self, claims: &Map<String, Value>) -> Result<VerifiedToken, String> {
+        let text = |name: &str| match claims.get(&format!("kubernetes.io/serviceaccount/{name}")) {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+            _ => Err(format!("{name} claim is missing")),
+        };
+        let (namespace, secret) = (text("namespace")?, text("secret.name")?);
+        let (name, uid) = (text("service-account.name")?, text("service-account.uid")?);
+        if claims.get("sub").and_then(Value::as_str) != Some(&user_name(&namespace, &name)) {
+            return Err("sub claim is invalid".to_owned());
+        }
+        let user = account_user(&namespace, &name, &uid);
+        let secret = ObjectClaim { name: secret, uid: String::new() };
+        let secret = self.object(TokenObjectKind::LegacySecret, &namespace, secret)?;
+        let account = self.object(TokenObjectKind::ServiceAccount, &namespace, ObjectClaim { name, uid })?;
+        Ok(VerifiedToken::new(user, account, Some(secret)))
+    }
+
+    fn object(&self, kind: TokenObjectKind, namespace: &str, claim: ObjectClaim) -> Result<TokenObject, String> {
+        let key = self.collection(kind).prefix().key(namespace, &claim.name);
+        let key = key.map_err(|_| "a name in the claims is no name of an object")?;
+        Ok(TokenObject { kind, key, uid: claim.uid })
+    }
+
+    fn collection(&self, kind: TokenObjectKind) -> &ResourceCollection {
+        match kind {
+            TokenObjectKind::ServiceAccount => &self.objects.service_accounts,
+            TokenObjectKind::Secret | TokenObjectKind::LegacySecret => &self.objects.secrets,
+            TokenObjectKind::Pod => &self.objects.pods,
+            TokenObjectKind::Node => &self.objects.nodes,
+        }
+    }
+
+    /// Checks that the objects of a token exist.
+    async fn check_objects(&self, verified: &VerifiedToken, token: &str, now: SystemTime) -> Result<(), String> {
+        let user = &verified.user.name;
+        let is_legacy = verified.bound.as_ref().is_some_and(|bound| bound.kind == TokenObjectKind::LegacySecret);
+        let account = self.find(&verified.account).await?.ok_or_else(|| format!("the account of {user} does not exist"))?;
+        let uid = &account.metadata().uid;
+        if **uid != *verified.account.uid {
+            let claimed = &verified.account.uid;
+            return Err(format!("service account UID ({uid}) does not match claim ({claimed})"));
+        }
+        if is_deleted(&account, now, is_legacy) {
+            return Err(format!("service account {user} has been deleted"));
+        }
+        let Some(bound) = &verified.bound else { return Ok(()) };
+        let object = self.find(bound).await?.filter(|object| !is_deleted(object, now, is_legacy)).ok_or(INVALIDATED)?;
+        if is_legacy {
+            return if holds_token(&object, token) { Ok(()) } else { Err("the Secret has another token".to_owned()) };
+        }
+        if *object.metadata().uid != *bound.uid {
+            return Err(INVALIDATED.to_owned());
+        }
+        Ok(())
+    }
+
+    async fn find(&self, object: &TokenObject) -> Result<Option<Arc<Stored>>, String> {
+        let collection = self.collection(object.kind);
+        collection.get_latest(&object.key).await.map_err(|error| format!("the store cannot be read: {error}"))
+    }
+}
+
+impl VerifiedToken {
+    fn new(user: User, account: TokenObject, bound: Option<TokenObject>) -> VerifiedToken {
+        VerifiedToken { user: Arc::new(user), keys: 0, expires_at: None, audiences: Vec::new(), account, bound }
+    }
+
+    fn is_expired(&self, now: SystemTime) -> bool {
+        self.expires_at.is_some_and(|at| unix_seconds(now) - LEEWAY_SECONDS > at)
+    }
+}
+
+/// The user of a ServiceAccount (`ServiceAccountInfo.UserInfo` in `k8s.io/apiserver/pkg/authentication/serviceaccount`).
+fn account_user(namespace: &str, name: &str, uid: &str) -> User {
+    let groups = vec![ALL_ACCOUNTS.to_owned(), format!("{ALL_ACCOUNTS}:{namespace}"), AUTHENTICATED.to_owned()];
+    User { name: user_name(namespace, name), uid: uid.to_owned(), groups, extra: Default::default() }
+}
+
+fn check_times(claims: &Map<String, Value>, now: i64) -> Result<(), &'static str> {
+    if number(claims, "nbf")?.is_some_and(|at| now + LEEWAY_SECONDS < at) {
+        return Err("service account token is not valid yet");
+    }
+    if number(claims, "exp")?.is_some_and(|at| now - LEEWAY_SECONDS > at) {
+        return Err("service account token has expired");
+    }
+    if number(claims, "iat")?.is_some_and(|at| now + LEEWAY_SECONDS < at) {
+        return Err("service account token is issued in the future");
+    }
+    Ok(())
+}
+
+/// A time in seconds (`NumericDate` of RFC 7519, section 2).
+fn number(claims: &Map<String, Value>, name: &str) -> Result<Option<i64>, &'static str> {
+    match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        // A number that is too large for an integer is as good as the largest.
+        #[allow(clippy::cast_possible_truncation)]
+        Some(Value::Number(number)) => Ok(number.as_i64().or_else(|| number.as_f64().map(|number| number as i64))),
+        Some(_) => Err("a time in the claims is not a number"),
+    }
+}
+
+fn audiences(claims: &Map<String, Value>) -> Result<Vec<String>, &'static str> {
+    let malformed = "the claim aud is neither a text nor a list of texts";
+    match claims.get("aud") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(one)) => Ok(vec![one.clone()]),
+        Some(list) => Vec::deserialize(list).map_err(|_| malformed),
+    }
+}
+
+/// Whether an object is being deleted: for longer than clocks differ, or at all.
+fn is_deleted(object: &Stored, now: SystemTime, at_once: bool) -> bool {
+    let Some(time) = &object.metadata().deletion_timestamp else { return false };
+    let since = time.parse::<Timestamp>().map_or(i64::MIN, Timestamp::as_second);
+    at_once || since < unix_seconds(now) - LEEWAY_SECONDS
+}
+
+/// Whether the Secret holds this token.
+fn holds_token(secret: &Stored, token: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Secret {
+        data: Option<Map<String, Value>>,
+    }
+    let data = serde_json::from_slice::<Secret>(secret.bytes()).ok().and_then(|secret| secret.data);
+    let stored = data.and_then(|data| STANDARD.decode(data.get("token")?.as_str()?).ok());
+    stored.is_some_and(|stored| verify_slices_are_equal(&stored, token.as_bytes()).is_ok())
+}

@@ -1,0 +1,16 @@
+//! Tokens of ServiceAccounts of the embedded API server: their keys, how they are issued, and how they are verified.
+
+mod authenticator;
+mod issuer;
+mod key_set;
+mod key_source;
+mod keys;
+
+pub use authenticator::{ServiceAccountAuthenticator, TokenObjects, TokenUser};
+pub use issuer::{
+    BoundObject, IssuedToken, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer, TokenSettings, user_name,
+};
+pub use key_set::{KEY_SET_MAX_AGE, KeyMaterial, KeySet, TokenKey};
+pub use key_source::{
+    EXTENDED_LIFETIME, KEY_FILE_NAME, KeyRotation, KeySource, KeySourceWatcher, rotate_keys,
+};
