@@ -42,7 +42,7 @@ pub use status_report::{
     ApiServiceReport, AuditSinkReport, ClientConnectionsReport, ClusterReport, DiscoveryReport, EgressReport,
     EndpointReport, PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
-pub use storage_report::{ControllerReport, StorageReport, StoredResourceReport, format_bytes};
+pub use storage_report::{ControllerReport, StorageReport, StoredResourceReport, TokenKeyReport, format_bytes};
 pub use summary::StatusSummary;
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};
 pub use traffic_report::TrafficReport;

@@ -26,6 +26,18 @@ pub struct StorageReport {
     pub resources: Vec<StoredResourceReport>,
     /// The controllers of the embedded API server.
     pub controllers: Vec<ControllerReport>,
+    /// The keys of service account tokens.
+    pub token_keys: Vec<TokenKeyReport>,
+}
+
+/// A key of service account tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenKeyReport {
+    /// Its ID, as in the header `kid` of tokens.
+    pub key_id: String,
+    /// What it does, and for how long.
+    pub state: String,
 }
 
 /// A controller and its work queue.
@@ -124,6 +136,7 @@ impl From<StorageStats> for StorageReport {
             unenforced_kinds: of.unenforced_kinds,
             resources: of.resources.iter().map(resource).collect(),
             controllers: Vec::new(),
+            token_keys: Vec::new(),
         }
     }
 }

@@ -15,8 +15,8 @@ use super::identity_headers::IdentityHeaderPresence;
 use super::jwt::{JwtAuthenticator, JwtResult};
 use super::token_review::TokenReviewError;
 use super::{
-    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, ServiceAccountAuthenticator, StaticTokens,
-    TokenReviewClient, UNAUTHENTICATED, groups, header_safe, websocket,
+    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig,
+    ServiceAccountAuthenticator, StaticTokens, TokenReviewClient, UNAUTHENTICATED, groups, header_safe, websocket,
 };
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Authentication;

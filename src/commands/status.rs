@@ -212,6 +212,7 @@ fn tables(report: &StatusReport, now: SystemTime, columns: TableColumns) -> Stri
     let wide = columns.wide;
     if wide {
         controller_table(&mut out, report);
+        token_key_table(&mut out, report);
         endpoint_table(&mut out, report, columns.traffic);
     }
     table(&mut out, &calls::COLUMNS, calls::rows(report, now));
@@ -379,6 +380,12 @@ fn controller_table(out: &mut String, report: &StatusReport) {
         [one.name.clone()].into_iter().chain(counts).chain([one.error.clone()]).collect()
     });
     table(out, &["CONTROLLER", "QUEUED", "RUNNING", "FAILING", "FAILED ATTEMPTS", "ERROR"], rows.collect());
+}
+
+/// Appends the table of the keys of service account tokens.
+fn token_key_table(out: &mut String, report: &StatusReport) {
+    let keys = report.storage.iter().flat_map(|storage| &storage.token_keys);
+    table(out, &["TOKEN KEY", "STATE"], keys.map(|one| vec![one.key_id.clone(), one.state.clone()]).collect());
 }
 
 /// Appends the table of endpoints.

@@ -10,16 +10,22 @@ pub enum ManagedController {
     ClusterRoleAggregation,
     /// What is in a deleted namespace is deleted.
     Namespace,
+    /// Namespaces get the ConfigMap `kube-root-ca.crt`.
+    RootCaPublisher,
+    /// Namespaces get the ServiceAccount `default`.
+    ServiceAccount,
+    /// Secrets of ServiceAccounts get tokens.
+    ServiceAccountToken,
 }
 
 impl ManagedController {
     /// All, with their canonical names and their former names (`cmd/kube-controller-manager/names/controller_names.go`).
-    const NAMES: [(ManagedController, [&str; 2]); 2] = [
-        (
-            ManagedController::ClusterRoleAggregation,
-            ["clusterrole-aggregation-controller", "clusterrole-aggregation"],
-        ),
+    const NAMES: [(ManagedController, [&str; 2]); 5] = [
+        (ManagedController::ClusterRoleAggregation, ["clusterrole-aggregation-controller", "clusterrole-aggregation"]),
         (ManagedController::Namespace, ["namespace-controller", "namespace"]),
+        (ManagedController::RootCaPublisher, ["root-ca-certificate-publisher-controller", "root-ca-cert-publisher"]),
+        (ManagedController::ServiceAccount, ["serviceaccount-controller", "serviceaccount"]),
+        (ManagedController::ServiceAccountToken, ["serviceaccount-token-controller", "serviceaccount-token"]),
     ];
 }
 
@@ -87,7 +93,9 @@ mod tests {
         }
         let error = parse(&["*", "-job"]).unwrap_err();
         let expected = "\"-job\" is not in the list of controllers: *, clusterrole-aggregation-controller, \
-                        clusterrole-aggregation, namespace-controller, namespace";
+                        clusterrole-aggregation, namespace-controller, namespace, \
+                        root-ca-certificate-publisher-controller, root-ca-cert-publisher, serviceaccount-controller, \
+                        serviceaccount, serviceaccount-token-controller, serviceaccount-token";
         assert_eq!(error, expected);
     }
 }

@@ -15,6 +15,7 @@ mod namespaces;
 mod policy_reconciliation;
 mod rbac_policy;
 mod runner;
+mod service_accounts;
 mod service_addresses;
 mod system_namespaces;
 #[cfg(test)]
@@ -39,10 +40,12 @@ use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
 use self::rbac_policy::RbacPolicyFeed;
 use self::runner::{Controller as _, FeedEvent, follow, run};
+use self::service_accounts::{NamespaceObjectController, TokenSecretController};
 use self::service_addresses::ServiceAddressController;
 use self::system_namespaces::SystemNamespaceController;
+use crate::authenticate::service_accounts::RootCa;
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::process::ShutdownPhase;
+use crate::process::{Published, ShutdownPhase};
 use crate::rest::{ApiServer, unavailable};
 
 /// The controllers of one embedded API server.
@@ -56,9 +59,11 @@ pub struct Controllers {
     kubernetes_service: Rc<KubernetesServiceController>,
     local_api_services: Rc<LocalApiServiceController>,
     namespaces: Rc<NamespaceController>,
+    namespace_objects: Vec<Rc<NamespaceObjectController>>,
     policy: Rc<RbacPolicyFeed>,
     service_addresses: Rc<ServiceAddressController>,
     system_namespaces: Rc<SystemNamespaceController>,
+    token_secrets: Option<Rc<TokenSecretController>>,
 }
 
 impl Controllers {
@@ -68,7 +73,12 @@ impl Controllers {
     ///
     /// # Errors
     /// The store cannot be read or written.
-    pub async fn start(api: &ApiServer, metrics: &WorkQueueRegistry) -> Result<Controllers, Status> {
+    pub async fn start(
+        api: &ApiServer,
+        root_ca: Option<Published<RootCa>>,
+        enabled: &EnabledControllers,
+        metrics: &WorkQueueRegistry,
+    ) -> Result<Controllers, Status> {
         let local_api_services = Rc::new(LocalApiServiceController::new(api, metrics)?);
         let crds = CrdController::start(api, metrics, local_api_services.queue().clone()).await?;
         // First: a system namespace that is created deletes what it finds.
@@ -90,9 +100,14 @@ impl Controllers {
             kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
+            namespace_objects: namespace_objects(api, root_ca.clone(), enabled, metrics)?,
             policy: Rc::new(RbacPolicyFeed::start(api).await?),
             service_addresses: Rc::new(service_addresses),
             system_namespaces: Rc::new(system_namespaces),
+            token_secrets: match enabled.runs(ManagedController::ServiceAccountToken) {
+                true => TokenSecretController::new(api, root_ca, metrics)?.map(Rc::new),
+                false => None,
+            },
         })
     }
 
@@ -101,6 +116,7 @@ impl Controllers {
         let mut drain = self.api.drain().clone();
         let mut tasks = JoinSet::new();
         self.spawn_feeds(&mut tasks, &notifier, &enabled);
+        self.run_accounts(&mut tasks);
         let Controllers {
             bootstrap_objects, crds, crd_removal, local_api_services, namespaces, system_namespaces, ..
         } = self;
@@ -131,6 +147,32 @@ impl Controllers {
         }
     }
 
+    /// Runs the controllers of ServiceAccounts and tokens.
+    fn run_accounts(&self, tasks: &mut JoinSet<()>) {
+        for controller in self.namespace_objects.iter().cloned() {
+            let followed = controller.clone();
+            tasks.spawn_local(async move { followed.follow_content().await });
+            tasks.spawn_local(async move { run(&*controller).await });
+        }
+        if let Some(controller) = self.token_secrets.clone() {
+            tasks.spawn_local(async move { run(&*controller).await });
+        }
+    }
+
+    /// Spawns what adds the keys of the controllers of ServiceAccounts and tokens.
+    fn spawn_account_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
+        for controller in &self.namespace_objects {
+            let observer = controller.clone();
+            spawn_feed(tasks, notifier, controller.objects(), move |event| observer.observe_object(event));
+        }
+        if let Some(controller) = &self.token_secrets {
+            let observer = controller.clone();
+            spawn_feed(tasks, notifier, controller.secrets(), move |event| observer.observe_secret(event));
+            let observer = controller.clone();
+            spawn_feed(tasks, notifier, controller.accounts(), move |event| observer.observe_account(event));
+        }
+    }
+
     /// Spawns what adds the keys of the controllers of Services and their ranges.
     fn spawn_service_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
         let service_cidr = self.default_service_cidr.clone();
@@ -157,6 +199,7 @@ impl Controllers {
         let services = self.local_api_services.clone();
         spawn_feed(tasks, notifier, self.local_api_services.collection(), move |event| services.observe(event));
         self.spawn_service_feeds(tasks, notifier);
+        self.spawn_account_feeds(tasks, notifier);
         for (number, collection) in self.policy.collections().enumerate() {
             let policy = self.policy.clone();
             spawn_feed(tasks, notifier, collection, move |event| policy.observe(number, event));
@@ -167,14 +210,36 @@ impl Controllers {
             spawn_feed(tasks, notifier, roles, move |event| aggregation.observe(event));
         }
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
+        let namespace_objects = self.namespace_objects.clone();
         let empties_namespaces = enabled.runs(ManagedController::Namespace);
         spawn_feed(tasks, notifier, self.namespaces.collection(), move |event| {
             if empties_namespaces {
                 namespaces.observe(event);
             }
             system.observe(event);
+            namespace_objects.iter().for_each(|controller| controller.observe_namespace(event));
         });
     }
+}
+
+/// The controllers of objects that each namespace has.
+///
+/// # Errors
+/// Their kinds are not there.
+fn namespace_objects(
+    api: &ApiServer,
+    root_ca: Option<Published<RootCa>>,
+    enabled: &EnabledControllers,
+    metrics: &WorkQueueRegistry,
+) -> Result<Vec<Rc<NamespaceObjectController>>, Status> {
+    let mut controllers = Vec::new();
+    if enabled.runs(ManagedController::ServiceAccount) {
+        controllers.push(Rc::new(NamespaceObjectController::default_account(api, metrics)?));
+    }
+    if let Some(root_ca) = root_ca.filter(|_| enabled.runs(ManagedController::RootCaPublisher)) {
+        controllers.push(Rc::new(NamespaceObjectController::root_ca(api, root_ca, metrics)?));
+    }
+    Ok(controllers)
 }
 
 /// Spawns a task that calls `observe` with the events of a collection.

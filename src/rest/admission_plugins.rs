@@ -15,6 +15,7 @@ pub(super) enum AdmissionPlugin {
     PersistentVolumeClaimResize,
     Priority,
     RuntimeClass,
+    ServiceAccount,
     StorageObjectInUseProtection,
     TaintNodesByCondition,
 }
@@ -57,7 +58,7 @@ const PLUGINS: [(&str, Option<AdmissionPlugin>); 41] = [
     ("Priority", Some(AdmissionPlugin::Priority)),
     ("ResourceQuota", None),
     ("RuntimeClass", Some(AdmissionPlugin::RuntimeClass)),
-    ("ServiceAccount", None),
+    ("ServiceAccount", Some(AdmissionPlugin::ServiceAccount)),
     ("StorageObjectInUseProtection", Some(AdmissionPlugin::StorageObjectInUseProtection)),
     ("TaintNodesByCondition", Some(AdmissionPlugin::TaintNodesByCondition)),
     ("ValidatingAdmissionPolicy", None),
@@ -98,7 +99,7 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             DisabledPlugins::parse(&names).map(|disabled| disabled.0.into_iter().collect::<Vec<_>>())
         };
-        assert_eq!(parse(&["ServiceAccount", "Priority"]), Ok(vec![AdmissionPlugin::Priority]));
+        assert_eq!(parse(&["PodSecurity", "Priority"]), Ok(vec![AdmissionPlugin::Priority]));
         assert_eq!(parse(&["priority"]), Err("admission-control plugin \"priority\" is unknown".to_owned()));
     }
 }

@@ -67,9 +67,7 @@ impl ApiServer {
             let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
             let reply = match target.subresource {
                 "eviction" => eviction::evict(self, &collection, &target, kind, request, warnings).await?,
-                "token" => {
-                    token_request::issue_token(self, &collection, &target, kind, request, warnings).await?
-                }
+                "token" => token_request::issue_token(self, &collection, &target, kind, request, warnings).await?,
                 "binding" => binding::bind(self, &collection, &target, kind, request, warnings).await?,
                 _ => scale::scale(self, &collection, &target, kind, request, warnings).await?,
             };

@@ -41,7 +41,8 @@ pub(crate) async fn server_with(
         validation: ValidationSettings::default(),
         has_collector: false,
         warns_unenforced: true,
-        disabled_plugins: DisabledPlugins::default(),
+        // No controller makes accounts.
+        disabled_plugins: DisabledPlugins::parse(&["ServiceAccount".to_owned()]).unwrap(),
         services: ServiceSettings::default(),
     };
     change(&mut settings);

@@ -177,15 +177,13 @@ impl TokenRequestSpec {
             && self.seconds == KUBELET_SECONDS
             && self.audiences.iter().all(|audience| settings.audiences.contains(audience));
         let extended = i64::try_from(EXTENDED_LIFETIME.as_secs()).unwrap_or(i64::MAX);
-        let (expires_in, warns_after) =
-            if is_extended { (extended, Some(self.seconds)) } else { (self.seconds, None) };
+        let (expires_in, warns_after) = if is_extended { (extended, Some(self.seconds)) } else { (self.seconds, None) };
         let (namespace, name) = (account.namespace().to_owned(), account.name().to_owned());
         let (uid, audiences) = (account.metadata().uid.to_string(), self.audiences.clone());
         let (issuer, size) = (issuer.clone(), if issuer.is_slow() { SLOW } else { 0 });
         let issued = run_sized(size, move || {
             let account = TokenAccount { namespace: &namespace, name: &name, uid: &uid };
-            let claims =
-                TokenClaims { account, bound: bound.as_ref(), audiences: &audiences, expires_in, warns_after };
+            let claims = TokenClaims { account, bound: bound.as_ref(), audiences: &audiences, expires_in, warns_after };
             issuer.issue(&claims)
         });
         let failed = |why: &str| Status::internal_error(format_args!("failed to generate token: {why}"));

@@ -364,7 +364,8 @@ fn stored_object_requests() {
         validation: narthex::kinds::ValidationSettings::default(),
         has_collector: false,
         warns_unenforced: true,
-        disabled_plugins: narthex::rest::DisabledPlugins::default(),
+        // No controller runs that makes accounts.
+        disabled_plugins: narthex::rest::DisabledPlugins::parse(&["ServiceAccount".to_owned()]).unwrap(),
         // More addresses than there are Services.
         services: ServiceSettings { primary_range: "10.0.0.0/8".parse().unwrap(), ..ServiceSettings::default() },
     };
@@ -372,7 +373,8 @@ fn stored_object_requests() {
     let clock: store::Clock = Arc::new(|| 1_000_000);
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
-    local.block_on(&runtime, Controllers::start(&api, &WorkQueueRegistry::default())).unwrap();
+    let enabled = narthex::controllers::EnabledControllers::default();
+    local.block_on(&runtime, Controllers::start(&api, None, &enabled, &WorkQueueRegistry::default())).unwrap();
     let notifier = api.collections().notifier();
     let user = local.block_on(&runtime, anonymous_user());
     let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier, user));
@@ -422,6 +424,7 @@ async fn anonymous_user() -> AuthenticatedUser {
         trust: Published::new(ClientTrust::default()).1,
         request_headers: RequestHeaderConfig::default(),
         tokens: None,
+        service_accounts: None,
         jwt: None,
         group_filter: GroupFilter::default(),
         token_reviews: Vec::new(),

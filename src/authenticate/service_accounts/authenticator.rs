@@ -120,7 +120,13 @@ impl ServiceAccountAuthenticator {
         metrics: &Arc<Metrics>,
     ) -> Result<ServiceAccountAuthenticator, Problem> {
         let verified = DecisionCache::new(DecisionCacheKind::ServiceAccount, CACHE_LIMITS, metrics.clone());
-        Ok(ServiceAccountAuthenticator { issuer, objects, secret: DigestSecret::new()?, verified, metrics: metrics.clone() })
+        Ok(ServiceAccountAuthenticator {
+            issuer,
+            objects,
+            secret: DigestSecret::new()?,
+            verified,
+            metrics: metrics.clone(),
+        })
     }
 
     /// The issuer of the tokens.
@@ -264,7 +270,8 @@ impl ServiceAccountAuthenticator {
     async fn check_objects(&self, verified: &VerifiedToken, token: &str, now: SystemTime) -> Result<(), String> {
         let user = &verified.user.name;
         let is_legacy = verified.bound.as_ref().is_some_and(|bound| bound.kind == TokenObjectKind::LegacySecret);
-        let account = self.find(&verified.account).await?.ok_or_else(|| format!("the account of {user} does not exist"))?;
+        let account =
+            self.find(&verified.account).await?.ok_or_else(|| format!("the account of {user} does not exist"))?;
         let uid = &account.metadata().uid;
         if **uid != *verified.account.uid {
             let claimed = &verified.account.uid;

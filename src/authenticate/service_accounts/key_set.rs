@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::keys::{SigningKey, VerificationKey};
@@ -108,6 +109,21 @@ impl KeySet {
         algorithms.sort_unstable();
         algorithms.dedup();
         algorithms
+    }
+
+    /// What a key of the set does, and for how many days.
+    pub fn describe(&self, key: &TokenKey, now: SystemTime) -> String {
+        let signs = self.signing_key(now).is_some_and(|signing| signing.public.key_id == key.public().key_id);
+        let time = |time: SystemTime| Timestamp::try_from(time).map_or(String::new(), |time| format!("{time:.0}"));
+        let left = key.verifies_until.map(|until| until.duration_since(now).unwrap_or_default().as_secs() / 86_400);
+        match (signs, left) {
+            _ if !key.verifies_at(now) => "ended".to_owned(),
+            (false, _) if key.signs_from > now => format!("signs from {} on", time(key.signs_from)),
+            (true, None) => "signs".to_owned(),
+            (true, Some(days)) => format!("signs until the next key does, verifies for {days} days"),
+            (false, Some(days)) => format!("verifies for {days} days"),
+            (false, None) => "verifies".to_owned(),
+        }
     }
 
     fn verifying(&self, now: SystemTime) -> impl Iterator<Item = &TokenKey> {

@@ -119,7 +119,8 @@ impl KeySource {
             KeySource::Files { signing, verification } => {
                 let mut problems = Problems::default();
                 let mut keys = Vec::new();
-                let of_file = |material| TokenKey { material, signs_from: SystemTime::UNIX_EPOCH, verifies_until: None };
+                let of_file =
+                    |material| TokenKey { material, signs_from: SystemTime::UNIX_EPOCH, verifies_until: None };
                 if let Some(path) = signing {
                     let key = read_key(path, SigningKey::from_pem);
                     keys.extend(problems.collect(key).map(KeyMaterial::Signing).map(of_file));
@@ -189,7 +190,8 @@ impl TryFrom<String> for FileTime {
 impl KeyFileEntry {
     /// A new key.
     fn generate(now: SystemTime, signs_from: SystemTime, location: &Path) -> Result<KeyFileEntry, Problem> {
-        let failed = |why: &dyn std::fmt::Display| Problem::new(location.display(), format!("cannot make a key: {why}"));
+        let failed =
+            |why: &dyn std::fmt::Display| Problem::new(location.display(), format!("cannot make a key: {why}"));
         let pair = KeyPair::generate().map_err(|error| failed(&error))?;
         Ok(KeyFileEntry {
             created_at: FileTime::new(now),

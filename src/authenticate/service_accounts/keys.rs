@@ -198,8 +198,7 @@ mod tests {
             .iter()
             .map(|curve| {
                 let pair = EcdsaKeyPair::generate(curve).unwrap();
-                let der: Pkcs8V1Der<'_> = pair.to_pkcs8v1().map(|der| Pkcs8V1Der::from(der.as_ref().to_vec())).unwrap();
-                pem("PRIVATE KEY", der.as_ref())
+                pem("PRIVATE KEY", pair.to_pkcs8v1().unwrap().as_ref())
             })
             .collect();
         let rsa = RsaKeyPair::generate(aws_lc_rs::rsa::KeySize::Rsa2048).unwrap();
@@ -226,7 +225,8 @@ mod tests {
     #[test]
     fn files_without_a_key_are_refused_without_their_content() {
         for file in ["", "s3cret", &pem("PRIVATE KEY", b"s3cret"), &pem("CERTIFICATE", b"s3cret")] {
-            let (public, private) = (VerificationKey::all_from_pem(file.as_bytes()), SigningKey::from_pem(file.as_bytes()));
+            let (public, private) =
+                (VerificationKey::all_from_pem(file.as_bytes()), SigningKey::from_pem(file.as_bytes()));
             let texts = [public.err().unwrap(), private.err().unwrap()];
             assert!(texts.iter().all(|text| !text.contains("s3cret") && !text.is_empty()), "{texts:?}");
         }

@@ -5,12 +5,12 @@ mod issuer;
 mod key_set;
 mod key_source;
 mod keys;
+mod root_ca;
 
 pub use authenticator::{ServiceAccountAuthenticator, TokenObjects, TokenUser};
 pub use issuer::{
     BoundObject, IssuedToken, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer, TokenSettings, user_name,
 };
 pub use key_set::{KEY_SET_MAX_AGE, KeyMaterial, KeySet, TokenKey};
-pub use key_source::{
-    EXTENDED_LIFETIME, KEY_FILE_NAME, KeyRotation, KeySource, KeySourceWatcher, rotate_keys,
-};
+pub use key_source::{EXTENDED_LIFETIME, KEY_FILE_NAME, KeyRotation, KeySource, KeySourceWatcher, rotate_keys};
+pub use root_ca::RootCa;

@@ -12,8 +12,9 @@ use super::state::GatewayState;
 use crate::admin::{
     AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClientConnectionsReport, ClusterReport,
     ControlPlaneReport, DiscoveryReport, EgressReport, EndpointReport, RefusalReport, RemoteCallReport, StatusReport,
-    StorageReport, TrafficReport, VerdictReport, timestamp,
+    StorageReport, TokenKeyReport, TrafficReport, VerdictReport, timestamp,
 };
+use crate::authenticate::service_accounts::TokenKey;
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
 use crate::discovery::{SourceStatus, with_last_good};
 use crate::egress::{EgressProxy, EgressRoute, EgressRoutes, ProxyFault, ProxyState, STANDARD_CALLS};
@@ -111,7 +112,8 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
             .metrics
             .storage()
             .stats()
-            .map(|stats| StorageReport::new(stats, shared.metrics.work_queues().stats())),
+            .map(|stats| StorageReport::new(stats, shared.metrics.work_queues().stats()))
+            .map(|report| StorageReport { token_keys: token_keys(shared), ..report }),
         authorizers: shared.access.authorizer.describe(),
         file_problems: inputs.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),
@@ -192,6 +194,15 @@ fn control_plane_report(of: &ControlPlane) -> ControlPlaneReport {
             }
         }
     }
+}
+
+/// The keys of service account tokens.
+fn token_keys(shared: &GatewayState) -> Vec<TokenKeyReport> {
+    let Some(issuer) = shared.api.token_issuer() else { return Vec::new() };
+    let (keys, now) = (issuer.keys(), SystemTime::now());
+    let report =
+        |key: &TokenKey| TokenKeyReport { key_id: key.public().key_id.clone(), state: keys.describe(key, now) };
+    keys.keys().iter().map(report).collect()
 }
 
 /// Failed TLS handshakes of clients, by reason; zero counts are left out.

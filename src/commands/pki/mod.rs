@@ -3,11 +3,12 @@
 mod show;
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 
 use self::show::describe_validity;
+use crate::authenticate::service_accounts::rotate_keys;
 use crate::process::{Problem, Problems};
 use crate::tls::{
     CERTIFICATE_DAYS, CertificateInfo, CertificateKind, CertificateSpec, CertificateStore, FRONT_PROXY, KeyType,
@@ -25,6 +26,27 @@ pub enum PkiCommand {
     Issue(IssueOptions),
     /// Describe the certificates and keys in files, with expiry
     Show(ShowOptions),
+    /// Replace a key of a gateway that runs or not
+    #[command(subcommand)]
+    Rotate(RotateCommand),
+}
+
+/// The keys that `pki rotate` replaces.
+#[derive(Clone, Debug, Subcommand)]
+pub enum RotateCommand {
+    /// The key that signs service account tokens: a new one signs in an hour, the one before verifies until its last token is over
+    ServiceAccount(RotateOptions),
+}
+
+/// Options of `pki rotate service-account`.
+#[derive(Clone, Debug, Args)]
+pub struct RotateOptions {
+    /// Data directory of the gateway
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Longest lifetime of a token, which is that of the old key from the change on
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = kubeapi::duration::parse)]
+    pub max_token_expiration: Duration,
 }
 
 /// Options of `pki init`.
@@ -77,6 +99,7 @@ pub fn run(command: &PkiCommand) -> (String, Problems) {
         PkiCommand::Init(options) => init(options, now),
         PkiCommand::Issue(options) => issue(options, now).map_err(Problems::from),
         PkiCommand::Show(options) => return show(options, now),
+        PkiCommand::Rotate(RotateCommand::ServiceAccount(options)) => rotate(options, now).map_err(Problems::from),
     };
     match result {
         Ok(text) => (text, Problems::default()),
@@ -145,6 +168,22 @@ fn init_message(dir: &Path, names: &[String], server: &str) -> String {
          A backend trusts requestheader-ca.crt and the name {FRONT_PROXY}; an APIService's caBundle is backend-ca.crt.\n",
         names.join(", ")
     )
+}
+
+/// Replaces the key that signs service account tokens.
+///
+/// # Errors
+/// There is no key file, or it cannot be written; a new key waits already.
+pub fn rotate(options: &RotateOptions, now: SystemTime) -> Result<String, Problem> {
+    let rotation = rotate_keys(&options.data_dir, options.max_token_expiration, now)?;
+    let time = |time: SystemTime| jiff::Timestamp::try_from(time).map_or(String::new(), |time| format!("{time:.0}"));
+    Ok(format!(
+        "{}\n  {} is published now and signs from {} on\n  the keys before it verify until {}\n",
+        rotation.file.display(),
+        rotation.key_id,
+        time(rotation.signs_from),
+        time(rotation.previous_verify_until),
+    ))
 }
 
 /// Issues one certificate.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::service_accounts::{self, ServiceAccountConfig, service_accounts};
 use super::backends::{ForwardingConfig, registry_settings};
+use super::service_accounts::{self, ServiceAccountConfig, service_accounts};
 use crate::config::parser::FlagParser;
 use crate::controllers::EnabledControllers;
 use crate::kinds::ValidationSettings;

@@ -1,6 +1,6 @@
 //! Settings of service account tokens (`--service-account-*`, `pkg/kubeapiserver/options/authentication.go`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::authenticate::service_accounts::KeySource;
@@ -13,13 +13,14 @@ const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const MAX_EXPIRATION: std::ops::RangeInclusive<Duration> = Duration::from_secs(3600)..=Duration::from_secs(1 << 32);
 
 /// Names of the flags.
-pub(super) const FLAGS: [&str; 6] = [
+pub(super) const FLAGS: [&str; 7] = [
     "service-account-issuer",
     "service-account-jwks-uri",
     "service-account-signing-key-file",
     "service-account-key-file",
     "service-account-max-token-expiration",
     "service-account-extend-token-expiration",
+    "root-ca-file",
 ];
 
 /// How service account tokens are issued and verified.
@@ -35,11 +36,13 @@ pub struct ServiceAccountConfig {
     pub max_expiration: Option<Duration>,
     /// Whether tokens that a kubelet asks for in its usual way live longer than they say.
     pub extends_expiration: bool,
+    /// The authorities by which Pods verify this server, if not that of the generated serving certificate.
+    pub root_ca: Option<PathBuf>,
 }
 
 /// Reads the flags.
 pub(super) fn service_accounts(parser: &mut FlagParser<'_>, data_dir: &Path) -> ServiceAccountConfig {
-    let [issuer, jwks_uri, signing, verification, max_expiration, extend] = FLAGS;
+    let [issuer, jwks_uri, signing, verification, max_expiration, extend, root_ca] = FLAGS;
     let mut issuers = parser.list(issuer);
     for (number, one) in issuers.iter().enumerate() {
         if one.is_empty() {
@@ -73,5 +76,6 @@ pub(super) fn service_accounts(parser: &mut FlagParser<'_>, data_dir: &Path) -> 
         (signing, verification) => KeySource::Files { signing, verification },
     };
     let extends_expiration = parser.switch(extend);
-    ServiceAccountConfig { keys, issuers, jwks_uri: uri, max_expiration: longest, extends_expiration }
+    let root_ca = parser.path(root_ca);
+    ServiceAccountConfig { keys, issuers, jwks_uri: uri, max_expiration: longest, extends_expiration, root_ca }
 }

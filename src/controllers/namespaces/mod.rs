@@ -131,7 +131,15 @@ async fn remove_known_content(
     let mut remaining = RemainingContent::default();
     let catalog = api.catalog().get();
     let stored = catalog.entries().iter().filter(|entry| entry.is_stored());
-    for entry in stored.filter(|entry| entry.kind.resource.is_namespaced) {
+    let (pods, others): (Vec<_>, Vec<_>) = stored
+        .filter(|entry| entry.kind.resource.is_namespaced)
+        .partition(|entry| entry.kind.resource.group_resource() == ("", "pods"));
+    let last_pods = pods.len();
+    for (number, entry) in pods.into_iter().chain(others).enumerate() {
+        // What a Pod uses is there until it has ended (KEP-5080).
+        if number == last_pods && !remaining.is_empty() {
+            break;
+        }
         if let Err(status) = remove_objects_of_kind(api, &entry.kind, name, &mut remaining).await {
             remaining.add_failure(status.message);
         }

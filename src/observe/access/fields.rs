@@ -7,6 +7,9 @@ use http::Version;
 use super::line::AccessLogLine;
 use super::record::OpenRecord;
 
+/// Extra key with the ID of a credential (Kubernetes' `user.CredentialIDKey`).
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 impl OpenRecord {
     /// Appends the record as one line. `body` is the duration of the response body.
     pub(super) fn write_line(&self, out: &mut Vec<u8>, duration: Duration, body: Option<Duration>) {
@@ -26,6 +29,9 @@ impl OpenRecord {
         if let Some(user) = &self.user {
             line.text("user", user.name.as_bytes(), 256);
             line.number("groups", user.groups.len() as u64);
+            if let Some(credential) = user.extra.get(CREDENTIAL_ID).and_then(|ids| ids.first()) {
+                line.text("credential", credential.as_bytes(), 128);
+            }
         }
         if let Some(user) = &self.impersonated {
             line.text("as", user.name.as_bytes(), 256);

@@ -4,6 +4,7 @@
 mod certificates;
 mod default_class;
 mod pods;
+mod service_account;
 mod storage;
 
 use std::sync::Arc;
@@ -51,11 +52,12 @@ impl ApiServer {
         old: &Map<String, Value>,
         object: &mut Map<String, Value>,
     ) -> Result<(), Status> {
-        if !target.subresource.is_empty() {
-            return Ok(());
-        }
         let write = AdmittedWrite { api: self, target, old: Some(old) };
-        write.admit(object).await
+        match target.subresource {
+            "" => write.admit(object).await,
+            "ephemeralcontainers" => write.check_ephemeral_containers(object).await,
+            _ => Ok(()),
+        }
     }
 }
 

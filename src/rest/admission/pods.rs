@@ -21,6 +21,7 @@ struct PodPriority {
 
 impl AdmittedWrite<'_> {
     pub(super) async fn admit_pod(self, pod: &mut Map<String, Value>) -> Result<(), Status> {
+        self.apply_service_account(pod).await?;
         if self.has_plugin(AdmissionPlugin::Priority) {
             self.set_priority(pod).await?;
         }

@@ -33,6 +33,7 @@ mod recorded_history;
 mod removals_under_load;
 mod representations;
 mod schema_cost;
+mod service_accounts;
 mod service_addresses;
 mod shutdown;
 mod store_failures;

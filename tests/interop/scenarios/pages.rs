@@ -21,6 +21,9 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("page docs/how-to/authentication.md", |environment| run(environment, "docs/how-to/authentication.md")),
     ("page docs/how-to/authorization.md", |environment| run(environment, "docs/how-to/authorization.md")),
     ("page docs/how-to/give-access.md", |environment| run(environment, "docs/how-to/give-access.md")),
+    ("page docs/how-to/service-account-tokens.md", |environment| {
+        run(environment, "docs/how-to/service-account-tokens.md")
+    }),
     ("page docs/how-to/impersonation.md", |environment| run(environment, "docs/how-to/impersonation.md")),
     ("page docs/how-to/audit.md", |environment| run(environment, "docs/how-to/audit.md")),
     ("page docs/how-to/cors.md", |environment| run(environment, "docs/how-to/cors.md")),

@@ -367,6 +367,8 @@ mod tests {
                 LocalDestination::PathIndex(_) => "path index".to_owned(),
                 LocalDestination::Version => "version".to_owned(),
                 LocalDestination::Metrics => "metrics".to_owned(),
+                LocalDestination::OpenIdConfiguration => "OpenID configuration".to_owned(),
+                LocalDestination::TokenKeys => "token keys".to_owned(),
             },
             RequestDestination::Refused(error) => match error {
                 RoutingError::NoUpstream => "no upstream".to_owned(),

@@ -75,7 +75,9 @@ pub(super) async fn respond(
         }
         LocalDestination::Version => read_only(method, version_info().into(), JSON),
         LocalDestination::Metrics => metrics_response(shared, method, request.headers()),
-        LocalDestination::OpenIdConfiguration => token_document(shared, method, TokenIssuer::openid_configuration, JSON),
+        LocalDestination::OpenIdConfiguration => {
+            token_document(shared, method, TokenIssuer::openid_configuration, JSON)
+        }
         LocalDestination::TokenKeys => token_document(shared, method, |issuer| Ok(issuer.jwks()), JWK_SET),
     };
     let response = add_warning(response?, access.warning);

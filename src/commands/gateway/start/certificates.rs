@@ -30,6 +30,8 @@ pub(super) struct Certificates {
     front_proxy_ca: Option<PathBuf>,
     /// The administrator's kubeconfig, if it is generated.
     pub(super) kubeconfig: Option<PathBuf>,
+    /// The authority of the serving certificate, if that is generated.
+    pub(super) serving_ca: Option<PathBuf>,
     /// The generated certificates; none for a control plane.
     generated: Option<Arc<GeneratedCertificates>>,
 }
@@ -55,6 +57,8 @@ impl Certificates {
             pending.ensure_fallback().map(|()| SigningRequest { pending, signer: request.signer.clone() })
         });
         let request = request.transpose()?;
+        let serving_authority = || generated.store().authority_files(CertificateKind::Serving).certificate;
+        let serving_ca = defaults.serving.is_some().then(serving_authority);
         let pair = request.as_ref().map(|request| request.pending.files()).or(defaults.serving);
         serving.add_generated(pair, defaults.client_ca)?;
         let identity = match identity {
@@ -67,7 +71,7 @@ impl Certificates {
         let renewed = generated.clone();
         tasks.add("generated-certificates", move |context| renewed.renew(context.drain));
         let (kubeconfig, generated) = (defaults.kubeconfig, Some(generated));
-        Ok(Certificates { identity, request, front_proxy_ca, kubeconfig, generated })
+        Ok(Certificates { identity, request, front_proxy_ca, kubeconfig, serving_ca, generated })
     }
 
     /// The files to write once nothing can prevent the start any more.
@@ -89,7 +93,7 @@ impl Certificates {
             None if config.is_sidecar() => (None, None),
             None => (self.identity.clone(), self.front_proxy_ca.clone()),
         };
-        Certificates { identity, request: None, front_proxy_ca, kubeconfig: None, generated: None }
+        Certificates { identity, request: None, front_proxy_ca, kubeconfig: None, serving_ca: None, generated: None }
     }
 
     /// Publishes the ConfigMap by which backends verify the gateway and clients, with `--serve-delegation`.

@@ -1,6 +1,7 @@
 //! Starts the embedded API server: opens the store, creates the first objects, makes it the source of the registry.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use store::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 use store::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 
-use crate::authenticate::service_accounts::{ServiceAccountAuthenticator, TokenIssuer, TokenObjects, TokenSettings};
+use crate::authenticate::service_accounts::{
+    RootCa, ServiceAccountAuthenticator, TokenIssuer, TokenObjects, TokenSettings,
+};
 use crate::commands::gateway::control::ControlTasks;
 use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::gateway::settings::EgressSettings;
@@ -19,7 +22,7 @@ use crate::config::gateway::{EmbeddedApiConfig, ServiceAccountConfig};
 use crate::controllers::Controllers;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
-use crate::process::{Drain, HelpTopic, Problem, Problems, Published, ShutdownPhase};
+use crate::process::{Drain, HelpTopic, Problem, Problems, Published, ShutdownPhase, WatchedFile};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
 use crate::rest::{ApiServer, ServiceSettings};
@@ -74,6 +77,7 @@ pub(super) fn start_embedded_api(
     open: Option<LocalStore>,
     own: SocketAddr,
     egress: &EgressSettings,
+    generated_ca: Option<&Path>,
     (tasks, drain): (&mut ControlTasks, &Drain),
 ) -> Result<Option<EmbeddedApi>, Problems> {
     let metrics = &egress.metrics;
@@ -103,11 +107,12 @@ pub(super) fn start_embedded_api(
     let tokens = Arc::new(token_authenticator(issuer, &api, metrics)?);
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources, api.clone());
+    let root_ca = follow_root_ca(embedded.service_accounts.root_ca.as_deref().or(generated_ca), tasks)?;
     let (sender, created) = channel();
     let enabled = embedded.controllers.clone();
     let (first, metrics, mut drain, verified) = (api.clone(), metrics.clone(), drain.clone(), tokens.clone());
     let thread = spawn_thread("embedded-api", async move || {
-        let controllers = match Controllers::start(&first, metrics.work_queues()).await {
+        let controllers = match Controllers::start(&first, root_ca, &enabled, metrics.work_queues()).await {
             Ok(controllers) => controllers,
             Err(status) => return drop(sender.send(Err(status))),
         };
@@ -150,7 +155,7 @@ fn token_issuer(
     services: &ServiceSettings,
     tasks: &mut ControlTasks,
 ) -> Result<Arc<TokenIssuer>, Problems> {
-    let ServiceAccountConfig { keys, issuers, jwks_uri, max_expiration, extends_expiration } =
+    let ServiceAccountConfig { keys, issuers, jwks_uri, max_expiration, extends_expiration, .. } =
         embedded.service_accounts.clone();
     let (keys, watcher) = keys.open()?;
     let own = || services.public_address().map(|address| format!("https://{address}/openid/v1/jwks"));
@@ -163,6 +168,18 @@ fn token_issuer(
         extends_expiration,
     };
     Ok(Arc::new(TokenIssuer::new(settings, tasks.follow("service-account-keys", (watcher, keys)))))
+}
+
+/// The authorities by which Pods verify this server; none if no file is known.
+///
+/// # Errors
+/// The file cannot be read, or is no bundle of certificates.
+fn follow_root_ca(path: Option<&Path>, tasks: &mut ControlTasks) -> Result<Option<Published<RootCa>>, Problems> {
+    let Some(path) = path else {
+        tracing::info!("namespaces get no ConfigMap kube-root-ca.crt: give --root-ca-file with --tls-cert-file");
+        return Ok(None);
+    };
+    Ok(Some(tasks.follow("root-ca", WatchedFile::<RootCa>::open(path)?)))
 }
 
 /// What authenticates service account tokens.

@@ -72,7 +72,14 @@ impl Instance {
         let InstanceInputs { files, mut certificates, shared_trust, auditor, access_log, egress, .. } = inputs;
         let InstanceInputs { tracer, address, path_prefix, store, mut tasks, threads, drain, .. } = inputs;
         let metrics = egress.metrics.clone();
-        let embedded = start_embedded_api(config, store, address, &egress, (&mut tasks, &drain))?;
+        let embedded = start_embedded_api(
+            config,
+            store,
+            address,
+            &egress,
+            certificates.serving_ca.as_deref(),
+            (&mut tasks, &drain),
+        )?;
         let stored_policy = embedded.as_ref().map(|embedded| embedded.api.policy());
         let (authorization, chain_watcher) =
             files.authorization.publish(config, stored_policy, &metrics, &mut tasks)?;
@@ -99,8 +106,14 @@ impl Instance {
             Some(embedded) => embedded.api.clone(),
             None => generated_api(config, serves_delegation, &drain),
         };
-        if serves_delegation {
-            certificates.publish_auth_config_map(config, &serving.trust, &api, &mut tasks)?;
+        if serves_delegation || embedded.is_some() {
+            let published = certificates.publish_auth_config_map(config, &serving.trust, &api, &mut tasks);
+            match published {
+                Err(problem) if serves_delegation => return Err(problem.into()),
+                // A kube-apiserver always has it, as far as it can.
+                Err(problem) => tracing::info!(%problem, "no ConfigMap extension-apiserver-authentication"),
+                Ok(()) => {}
+            }
         }
         let objects = match embedded_registry(config, &api) {
             Some(registry) => RegistryObjects::Stored(registry),

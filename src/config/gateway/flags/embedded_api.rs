@@ -35,7 +35,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "controllers",
             FlagKind::List("NAME"),
             "*",
-            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There are namespace-controller (or namespace), which deletes what is in a deleted namespace, and clusterrole-aggregation-controller (or clusterrole-aggregation), which gives aggregated ClusterRoles their rules. Turn off what a kube-controller-manager beside this gateway runs",
+            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There are namespace-controller (or namespace), which deletes what is in a deleted namespace; clusterrole-aggregation-controller (or clusterrole-aggregation), which gives aggregated ClusterRoles their rules; serviceaccount-controller (or serviceaccount), which gives namespaces the ServiceAccount default; root-ca-certificate-publisher-controller (or root-ca-cert-publisher), which gives them the ConfigMap kube-root-ca.crt; and serviceaccount-token-controller (or serviceaccount-token), which fills Secrets of type kubernetes.io/service-account-token. Turn off what a kube-controller-manager beside this gateway runs",
         ),
         Flag::new(
             "service-cluster-ip-range",
@@ -98,6 +98,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "Service account tokens that a kubelet requests for a Pod in its usual way (3607 s) are valid for a year, so that a client that does not read them again goes on",
         ),
         Flag::new(
+            "root-ca-file",
+            FlagKind::File,
+            "",
+            "PEM certificates of the authorities of the serving certificate, which every namespace of --embedded-api gets as ConfigMap kube-root-ca.crt; followed (default: the authority of the generated serving certificate)",
+        ),
+        Flag::new(
             "allow-unenforced-rules",
             FlagKind::Switch,
             "false",
@@ -113,7 +119,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "disable-admission-plugins",
             FlagKind::List("NAME"),
             "",
-            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateApproval, CertificateSigning, CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, NamespaceLifecycle, PersistentVolumeClaimResize, Priority, RuntimeClass, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
+            "Admission plugins of kube-apiserver that --embedded-api leaves out: CertificateApproval, CertificateSigning, CertificateSubjectRestriction, DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, NamespaceLifecycle, PersistentVolumeClaimResize, Priority, RuntimeClass, ServiceAccount, StorageObjectInUseProtection, TaintNodesByCondition. The names of others are accepted: they do not act here yet",
         ),
         Flag::new(
             "unsafe-no-fsync",
