@@ -29,8 +29,9 @@ impl OpenRecord {
         if let Some(user) = &self.user {
             line.text("user", user.name.as_bytes(), 256);
             line.number("groups", user.groups.len() as u64);
-            if let Some(credential) = user.extra.get(CREDENTIAL_ID).and_then(|ids| ids.first()) {
-                line.text("credential", credential.as_bytes(), 128);
+            let credential = user.extra.get(CREDENTIAL_ID).and_then(|ids| ids.first());
+            if let Some(token) = credential.and_then(|id| id.strip_prefix("JTI=")) {
+                line.text("jti", token.as_bytes(), 128);
             }
         }
         if let Some(user) = &self.impersonated {

@@ -59,10 +59,11 @@ async fn metrics_of_stored_objects_have_upstream_names() {
         (request_total("200", "LIST", "cluster"), 1.0),
         (watching.to_owned(), 1.0),
         ("apiserver_current_inflight_requests{request_kind=\"mutating\"}".to_owned(), 0.0),
-        ("apiserver_storage_objects{resource=\"configmaps\"}".to_owned(), 1.0),
+        // With kube-system/extension-apiserver-authentication.
+        ("apiserver_storage_objects{resource=\"configmaps\"}".to_owned(), 2.0),
         ("apiserver_storage_objects{resource=\"namespaces\"}".to_owned(), 4.0),
         ("apiserver_storage_objects{resource=\"leases.coordination.k8s.io\"}".to_owned(), 0.0),
-        ("apiserver_resource_objects{group=\"\",resource=\"configmaps\"}".to_owned(), 1.0),
+        ("apiserver_resource_objects{group=\"\",resource=\"configmaps\"}".to_owned(), 2.0),
         ("apiserver_watch_events_total{group=\"\",resource=\"configmaps\",version=\"v1\"}".to_owned(), 1.0),
         (
             "apiserver_watch_events_sizes_bucket{group=\"\",resource=\"configmaps\",version=\"v1\",le=\"1024\"}"
@@ -70,12 +71,12 @@ async fn metrics_of_stored_objects_have_upstream_names() {
             1.0,
         ),
         // One of them found that the name exists.
-        ("etcd_requests_total{group=\"\",operation=\"create\",resource=\"configmaps\"}".to_owned(), 3.0),
+        ("etcd_requests_total{group=\"\",operation=\"create\",resource=\"configmaps\"}".to_owned(), 4.0),
         ("etcd_requests_total{group=\"\",operation=\"update\",resource=\"configmaps\"}".to_owned(), 1.0),
         ("etcd_requests_total{group=\"\",operation=\"delete\",resource=\"configmaps\"}".to_owned(), 1.0),
         (
             "etcd_request_duration_seconds_count{group=\"\",operation=\"create\",resource=\"configmaps\"}".to_owned(),
-            3.0,
+            4.0,
         ),
     ] {
         wait_for_metric(&api.gateway, &name, value).await;
@@ -142,8 +143,9 @@ async fn status_shows_store_objects_and_watches() {
         resources.iter().find(|one| one["resource"] == name).unwrap_or_else(|| panic!("{name} in {storage}")).clone()
     };
     assert_eq!(find("namespaces")["objects"], 4);
+    // With kube-system/extension-apiserver-authentication.
     let config_maps = find("configmaps");
-    assert_eq!((&config_maps["objects"], &config_maps["watches"]), (&json!(1), &json!(1)), "{config_maps}");
+    assert_eq!((&config_maps["objects"], &config_maps["watches"]), (&json!(2), &json!(1)), "{config_maps}");
     // Clients ask for objects that are not there.
     assert_eq!(client.get(&format!("{CONFIG_MAPS}/none")).await.status, 404);
     let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();

@@ -390,12 +390,15 @@ async fn audit_delegation_requests_recorded_by_policy() {
             assert_eq!((&event["verb"], &event["user"]["username"]), (&value!("create"), &value!("wardle")));
             assert_eq!(event["responseStatus"], value!({"metadata": {}, "code": 201}));
             assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
-            let object = if objects { question } else { &Value::Null };
-            assert_eq!((&event["requestObject"], &event["responseObject"]), (object, &Value::Null));
+            let mut object = if objects { question.clone() } else { Value::Null };
+            if let Some(token) = object.pointer_mut("/spec/token") {
+                *token = value!("***");
+            }
+            assert_eq!((&event["requestObject"], &event["responseObject"]), (&object, &Value::Null));
         }
         let event = wait_for_events(&environment, &config_map, 1).await.remove(0);
         assert_eq!(event["objectRef"]["name"], serve_delegation::CONFIG_MAP_NAME);
-        assert_eq!(fs::read_to_string(environment.path("audit/audit.log")).unwrap().contains("s3cret"), objects);
+        assert!(!fs::read_to_string(environment.path("audit/audit.log")).unwrap().contains("s3cret"));
     }
 }
 
