@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 pub enum ManagedController {
     /// Aggregated ClusterRoles get their rules.
     ClusterRoleAggregation,
+    /// Objects whose owners are gone are deleted.
+    GarbageCollector,
     /// What is in a deleted namespace is deleted.
     Namespace,
 }
 
 impl ManagedController {
     /// All, with their canonical names and their former names (`cmd/kube-controller-manager/names/controller_names.go`).
-    const NAMES: [(ManagedController, [&str; 2]); 2] = [
-        (
-            ManagedController::ClusterRoleAggregation,
-            ["clusterrole-aggregation-controller", "clusterrole-aggregation"],
-        ),
+    const NAMES: [(ManagedController, [&str; 2]); 3] = [
+        (ManagedController::ClusterRoleAggregation, ["clusterrole-aggregation-controller", "clusterrole-aggregation"]),
+        (ManagedController::GarbageCollector, ["garbage-collector-controller", "garbage-collector"]),
         (ManagedController::Namespace, ["namespace-controller", "namespace"]),
     ];
 }
@@ -87,7 +87,8 @@ mod tests {
         }
         let error = parse(&["*", "-job"]).unwrap_err();
         let expected = "\"-job\" is not in the list of controllers: *, clusterrole-aggregation-controller, \
-                        clusterrole-aggregation, namespace-controller, namespace";
+                        clusterrole-aggregation, garbage-collector-controller, garbage-collector, \
+                        namespace-controller, namespace";
         assert_eq!(error, expected);
     }
 }
