@@ -25,6 +25,9 @@ const EDGES_AT_ONCE: usize = 4096;
 /// Keys in the queue from which on a scan waits.
 const MAX_SCANNED_KEYS: usize = 4096;
 
+/// Interval of looks at objects whose owner is of an unknown kind.
+const SCAN_INTERVAL: Duration = Duration::from_secs(300);
+
 /// Pause between two scans, and while a scan waits.
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -222,17 +225,23 @@ impl GarbageCollector {
         if object.metadata().deletion_timestamp.is_some() {
             return false;
         }
+        let mut may_be = false;
         for (number, reference) in object.metadata().owner_references.iter().enumerate() {
-            match self.find_cached_owner(object.namespace(), reference) {
-                OwnerState::Absent | OwnerState::Waiting => return true,
+            let state = self.find_cached_owner(object.namespace(), reference);
+            match state {
+                OwnerState::Solid => {}
+                OwnerState::Waiting => return true,
                 OwnerState::Unknown => self.has_deferred.set(true),
-                OwnerState::Solid | OwnerState::OutOfScope => {}
+                OwnerState::Absent | OwnerState::OutOfScope => {
+                    may_be |= state == OwnerState::Absent;
+                    self.suspect(object, reference);
+                }
             }
             if number % STEPS_AT_ONCE == STEPS_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
         }
-        false
+        may_be
     }
 
     /// Asks for a look at all objects.
@@ -244,7 +253,10 @@ impl GarbageCollector {
     /// known. Does not end.
     pub(super) async fn scan_on_request(&self) {
         loop {
-            self.scan.notified().await;
+            let is_asked = tokio::time::timeout(SCAN_INTERVAL, self.scan.notified()).await.is_ok();
+            if !is_asked && !self.has_deferred.take() {
+                continue;
+            }
             self.feeds.wait_until_current().await;
             for feed in self.feeds.all() {
                 let snapshot = feed.collection().snapshot();

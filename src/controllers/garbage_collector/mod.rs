@@ -9,9 +9,12 @@ mod absent_owners;
 mod collection_feeds;
 mod deletion;
 mod dependents;
+mod foreign_owners;
 mod graph_builder;
 mod owners;
 mod ownership_graph;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,6 +30,7 @@ use tokio::sync::Notify;
 
 use self::absent_owners::AbsentOwners;
 use self::collection_feeds::CollectionFeeds;
+use self::foreign_owners::SuspectedReferences;
 use self::ownership_graph::OwnershipGraph;
 use super::runner::{Controller, run};
 use crate::observe::metrics::WorkQueueRegistry;
@@ -45,6 +49,7 @@ pub(super) struct GarbageCollector {
     /// Objects that wait for dependents that block their deletion: key by uid.
     blocked: RefCell<HashMap<Arc<str>, Key>>,
     absent: RefCell<AbsentOwners>,
+    suspected: SuspectedReferences,
     /// Signaled when all objects have to be looked at.
     scan: Notify,
     /// Whether an object has an owner of a kind that is not served.
@@ -85,6 +90,7 @@ impl GarbageCollector {
             queue: WorkQueue::new(BACK_OFF, metrics.register("garbage_collector_attempt_to_delete")),
             blocked: RefCell::default(),
             absent: RefCell::default(),
+            suspected: SuspectedReferences::default(),
             scan: Notify::new(),
             has_deferred: Cell::new(false),
         }
@@ -93,12 +99,15 @@ impl GarbageCollector {
     /// Follows all collections and collects garbage. Does not end.
     pub(super) async fn run(self: Rc<Self>, notifier: Notifier) {
         let collect = async {
+            // Owners that other servers have do not count as absent.
+            self.api.wait_for_routes().await;
             // Before that, an owner may seem to have no dependents.
             self.feeds.wait_until_current().await;
             tracing::info!(edges = self.graph.borrow().len(), "garbage collector has the owners of all objects");
             run(&*self).await;
         };
-        tokio::join!(self.clone().follow_catalog(notifier), self.scan_on_request(), collect);
+        let follow = self.clone().follow_catalog(notifier);
+        tokio::join!(follow, self.scan_on_request(), self.report_foreign_owners(), collect);
     }
 }
 

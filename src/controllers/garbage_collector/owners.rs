@@ -25,7 +25,7 @@ pub(super) enum OwnerState {
     Waiting,
     /// It does not exist, or another object has its name.
     Absent,
-    /// Its kind is not served: nothing can be said.
+    /// Its kind is not served, or by another server: nothing can be said.
     Unknown,
     /// It is in a namespace and the dependent is not: upstream never deletes such an object.
     OutOfScope,
@@ -109,6 +109,9 @@ impl GarbageCollector {
         let Some(entry) = catalog.in_group(group).find(is_kind) else {
             return OwnerPlace::Nowhere(OwnerState::Unknown);
         };
+        if self.api.is_claimed(group, version) {
+            return OwnerPlace::Nowhere(OwnerState::Unknown);
+        }
         let resource = &entry.kind.resource;
         if resource.is_namespaced && namespace.is_empty() {
             return OwnerPlace::Nowhere(OwnerState::OutOfScope);

@@ -388,6 +388,43 @@ async fn owners_in_other_namespaces_are_absent_and_reported() {
     assert_eq!(api.names(&secrets("a")).await.len(), 5);
     assert_eq!(api.names(&secrets("b")).await.len(), 10);
     assert!(api.exists("/apis/scheduling.k8s.io/v1/priorityclasses/outside").await);
+    for (namespace, name, shown) in [("a", "foreign", "a"), ("default", "outside", "")] {
+        let events = format!("/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}");
+        let event =
+            eventually("the Event", async || api.client.get(&events).await.json()["items"].get(0).cloned()).await;
+        let uid = parent["metadata"]["uid"].as_str().unwrap();
+        let message = format!(
+            "ownerRef [v1/ConfigMap, namespace: {shown}, name: parent, uid: {uid}] does not exist in namespace \"{shown}\""
+        );
+        assert_eq!((&event["reason"], &event["type"]), (&json!("OwnerRefInvalidNamespace"), &json!("Warning")));
+        assert_eq!((event["message"].as_str(), &event["count"]), (Some(&*message), &json!(1)));
+        assert_eq!(event["source"], json!({"component": "garbage-collector-controller"}));
+    }
+    // Nothing is said of owners that are nowhere.
+    let events = api.client.get("/api/v1/namespaces/default/events").await.json();
+    assert_eq!(events["items"].as_array().unwrap().len(), 1, "{events}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_that_an_extension_api_server_has_do_not_count_as_absent() {
+    let fixture = EmbeddedApiFixture::start_with(|environment| {
+        environment.register_apiservice("example.com", "v1", &[]);
+        Vec::new()
+    });
+    let client = fixture.http2().await;
+    let api = Api { fixture, client };
+    // Its objects are those of the other server.
+    api.create(CRDS, &crd()).await;
+    eventually("the CRD to be established", async || {
+        let crd = api.client.get(&format!("{CRDS}/widgets.example.com")).await.json();
+        let conditions = crd["status"]["conditions"].as_array()?.clone();
+        conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True").then_some(())
+    })
+    .await;
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "u"});
+    api.create_map("of-widget", &[widget]).await;
+    api.wait_for_collector().await;
+    assert!(api.exists(&format!("{CORE}/configmaps/of-widget")).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
