@@ -29,6 +29,8 @@ pub(super) struct CollectionFeed {
     kind: RefCell<ServedKind>,
     /// Revision up to which the graph has the changes; none before it has the objects.
     position: Cell<Option<Revision>>,
+    /// Whether the resource is gone.
+    is_removed: Cell<bool>,
 }
 
 /// The collections that are followed.
@@ -65,8 +67,12 @@ impl CollectionFeed {
         self.position.set(position);
     }
 
+    fn has_reached(&self, revision: Revision) -> bool {
+        self.position.get().is_some_and(|position| position >= revision)
+    }
+
     fn is_current(&self) -> bool {
-        self.position.get().is_some_and(|position| position >= self.collection.snapshot().revision())
+        self.has_reached(self.collection.snapshot().revision())
     }
 }
 
@@ -122,8 +128,8 @@ impl CollectionFeeds {
                     feed
                 }
                 None => {
-                    let (kind, position) = (RefCell::new(kind), Cell::new(None));
-                    let feed = Rc::new(CollectionFeed { collection, kind, position });
+                    let (kind, position, is_removed) = (RefCell::new(kind), Cell::new(None), Cell::new(false));
+                    let feed = Rc::new(CollectionFeed { collection, kind, position, is_removed });
                     changes.added.push(feed.clone());
                     feed
                 }
@@ -131,6 +137,7 @@ impl CollectionFeeds {
             now.insert(prefix, feed);
         }
         changes.removed.extend(before.into_values());
+        changes.removed.iter().for_each(|feed| feed.is_removed.set(true));
         *self.feeds.borrow_mut() = now;
         self.version.set(Some(version));
         Ok(changes)
@@ -141,17 +148,25 @@ impl CollectionFeeds {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until the graph has all objects, at the revision at which they are seen now.
+    /// Waits until the graph has all objects and changes that are seen now.
     pub(super) async fn wait_until_current(&self) {
+        let mut behind: Option<Vec<(Rc<CollectionFeed>, Revision)>> = None;
         loop {
             let progressed = self.progressed.notified();
-            let is_current = self.version.get() == Some(self.catalog.version())
-                && self.feeds.borrow().values().all(|feed| feed.is_current());
-            if is_current {
-                return;
+            if self.version.get() == Some(self.catalog.version()) {
+                let behind = behind.get_or_insert_with(|| self.revisions());
+                behind.retain(|(feed, revision)| !feed.is_removed.get() && !feed.has_reached(*revision));
+                if behind.is_empty() {
+                    return;
+                }
             }
             progressed.await;
         }
+    }
+
+    /// The collections with their revisions.
+    fn revisions(&self) -> Vec<(Rc<CollectionFeed>, Revision)> {
+        self.feeds.borrow().values().map(|feed| (feed.clone(), feed.collection.snapshot().revision())).collect()
     }
 
     /// Waits until the graph has the changes of a collection, for a limited time: it is followed no longer.

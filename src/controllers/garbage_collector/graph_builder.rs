@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::collection_feeds::{CollectionFeed, FeedChanges};
 use super::owners::OwnerState;
-use super::ownership_graph::is_blocking;
+use super::ownership_graph::{Owners, is_blocking};
 use super::{CollectorKey, GarbageCollector};
 
 /// Pause after a collection could not be followed.
@@ -159,6 +159,7 @@ impl GarbageCollector {
             feed.set_position(Some(event.revision));
             steps += 1;
             if steps % (STEPS_AT_ONCE / 4) == 0 {
+                self.feeds.note_progress();
                 tokio::task::yield_now().await;
             }
         }
@@ -188,10 +189,13 @@ impl GarbageCollector {
     async fn replace_owners(&self, old: Option<&Arc<Stored>>, new: Option<&Arc<Stored>>) {
         let (old_references, new_references) = (references(old), references(new));
         let Some(object) = new.or(old).filter(|_| old_references != new_references) else { return };
-        {
-            let mut graph = self.graph.borrow_mut();
-            let (old_owners, new_owners) = (graph.owners(old_references), graph.owners(new_references));
-            graph.replace(object.key(), &old_owners, &new_owners);
+        let old_owners = self.owners_of(old_references).await;
+        let changes = old_owners.changes(&self.owners_of(new_references).await);
+        for changes in changes.chunks(STEPS_AT_ONCE) {
+            self.graph.borrow_mut().apply(object.key(), changes);
+            if changes.len() == STEPS_AT_ONCE {
+                tokio::task::yield_now().await;
+            }
         }
         for (number, reference) in old_references.iter().enumerate() {
             if is_blocking(reference) && !self.graph.borrow().has_blocking_dependents(&reference.uid) {
@@ -201,6 +205,18 @@ impl GarbageCollector {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    async fn owners_of(&self, references: &[OwnerReference]) -> Owners {
+        let mut owners = Owners::default();
+        for references in references.chunks(STEPS_AT_ONCE) {
+            self.graph.borrow().add_owners(references, &mut owners);
+            if references.len() == STEPS_AT_ONCE {
+                tokio::task::yield_now().await;
+            }
+        }
+        owners.sort();
+        owners
     }
 
     /// Queues an object that was created or changed if it may be collectable.

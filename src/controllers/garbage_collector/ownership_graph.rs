@@ -59,6 +59,30 @@ pub(super) struct OwnershipGraph {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Owners(Vec<OwnerHash>);
 
+/// An edge of an object that comes or goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EdgeChange {
+    owner: OwnerHash,
+    is_added: bool,
+}
+
+impl Owners {
+    /// Brings the owners into order. One of several references to an owner that blocks is enough.
+    pub(super) fn sort(&mut self) {
+        self.0.sort_unstable();
+        self.0.dedup_by(|next, first| next.is_of(*first));
+    }
+
+    /// What makes `new` of these owners; what comes is first.
+    pub(super) fn changes(&self, new: &Owners) -> Vec<EdgeChange> {
+        let missing_in = |owners: &Owners, owner: &OwnerHash| owners.0.binary_search(owner).is_err();
+        let added = new.0.iter().filter(|owner| missing_in(self, owner));
+        let removed = self.0.iter().filter(|owner| missing_in(new, owner));
+        let added = added.map(|owner| EdgeChange { owner: *owner, is_added: true });
+        added.chain(removed.map(|owner| EdgeChange { owner: *owner, is_added: false })).collect()
+    }
+}
+
 /// Whether an object waits before the owner with this reference can be deleted in the foreground.
 pub(super) fn is_blocking(reference: &OwnerReference) -> bool {
     reference.block_owner_deletion == Some(true)
@@ -70,23 +94,19 @@ impl OwnershipGraph {
         self.edges.len()
     }
 
-    /// The owners of some references. One of several references to an owner that blocks is enough.
-    pub(super) fn owners(&self, references: &[OwnerReference]) -> Owners {
-        let hash = |reference: &OwnerReference| self.hash(&reference.uid, is_blocking(reference));
-        let mut owners: Vec<OwnerHash> = references.iter().map(hash).collect();
-        owners.sort_unstable();
-        owners.dedup_by(|next, first| next.is_of(*first));
-        Owners(owners)
+    /// Adds the owners of some references to `owners`, which have to be sorted then.
+    pub(super) fn add_owners(&self, references: &[OwnerReference], owners: &mut Owners) {
+        owners.0.extend(references.iter().map(|reference| self.hash(&reference.uid, is_blocking(reference))));
     }
 
-    /// Replaces the owners of a dependent.
-    pub(super) fn replace(&mut self, dependent: &Key, old: &Owners, new: &Owners) {
-        let edge = |owner: &OwnerHash| Edge { owner: *owner, dependent: Some(dependent.clone()) };
-        for owner in new.0.iter().filter(|owner| old.0.binary_search(owner).is_err()) {
-            self.edges.insert(edge(owner));
-        }
-        for owner in old.0.iter().filter(|owner| new.0.binary_search(owner).is_err()) {
-            self.edges.remove(&edge(owner));
+    /// Applies changes of the edges of a dependent.
+    pub(super) fn apply(&mut self, dependent: &Key, changes: &[EdgeChange]) {
+        for EdgeChange { owner, is_added } in changes {
+            let edge = Edge { owner: *owner, dependent: Some(dependent.clone()) };
+            match is_added {
+                true => self.edges.insert(edge),
+                false => self.edges.remove(&edge),
+            };
         }
     }
 
@@ -147,6 +167,18 @@ mod tests {
         Key::parse(&format!("/registry/configmaps/{name}")).unwrap()
     }
 
+    fn owners(graph: &OwnershipGraph, references: &[OwnerReference]) -> Owners {
+        let mut owners = Owners::default();
+        graph.add_owners(references, &mut owners);
+        owners.sort();
+        owners
+    }
+
+    fn replace(graph: &mut OwnershipGraph, name: &str, old: &[OwnerReference], new: &[OwnerReference]) {
+        let changes = owners(graph, old).changes(&owners(graph, new));
+        graph.apply(&key(name), &changes);
+    }
+
     fn names(edges: &[Edge]) -> Vec<&str> {
         edges.iter().map(|edge| edge.dependent().unwrap().as_str().rsplit_once('/').unwrap().1).collect()
     }
@@ -159,9 +191,8 @@ mod tests {
             ("b", vec![reference("u", None), reference("v", None), reference("u", Some(true))]),
             ("c", vec![reference("v", Some(false))]),
         ] {
-            let owners = graph.owners(&references);
-            graph.replace(&key(name), &Owners::default(), &owners);
-            graph.replace(&key(name), &owners, &owners);
+            replace(&mut graph, name, &[], &references);
+            replace(&mut graph, name, &references, &references);
         }
         assert_eq!(graph.len(), 4);
         assert_eq!(names(&graph.dependents("u", None, 9)), ["b", "a"]);
@@ -172,8 +203,7 @@ mod tests {
         assert!(graph.has_dependents("v") && !graph.has_dependents("w"));
         // It does not block any more.
         let (old, new) = ([reference("u", Some(true)), reference("v", None)], [reference("u", None)]);
-        let (old, new) = (graph.owners(&old), graph.owners(&new));
-        graph.replace(&key("b"), &old, &new);
+        replace(&mut graph, "b", &old, &new);
         assert!(!graph.has_blocking_dependents("u"));
         assert_eq!(names(&graph.dependents("u", None, 9)), ["a", "b"]);
         assert_eq!(names(&graph.dependents("v", None, 9)), ["c"]);
@@ -184,8 +214,7 @@ mod tests {
         let mut graph = OwnershipGraph::default();
         for number in 0..100 {
             let name = if number % 2 == 0 { format!("ns/{number}") } else { format!("other/{number}") };
-            let owners = graph.owners(&[reference(&format!("u{}", number % 7), None)]);
-            graph.replace(&key(&name), &Owners::default(), &owners);
+            replace(&mut graph, &name, &[], &[reference(&format!("u{}", number % 7), None)]);
         }
         let prefix = Prefix::parse("/registry/configmaps/ns/").unwrap();
         let mut position = None;

@@ -59,7 +59,9 @@ impl Store for HeldStore {
 /// Runs the garbage collector while `check` runs.
 async fn run_while(api: &ApiServer, check: impl Future<Output = ()>) {
     let collector = std::rc::Rc::new(GarbageCollector::new(api, &WorkQueueRegistry::default()));
-    api.set_routes(Published::fixed(RouteTable { complete: true, ..RouteTable::default() }));
+    let mut routes = RouteTable::default();
+    routes.complete = true;
+    api.set_routes(Published::fixed(routes));
     let run = async {
         let notifier = api.collections().notifier();
         tokio::task::spawn_local({
@@ -137,7 +139,8 @@ async fn owners_decide_whether_an_object_is_garbage() {
         assert_eq!(settled_names(&store).await, expected);
         let maps = api.builtin_collection("", "configmaps").unwrap();
         let key = Key::parse("/registry/configmaps/ns/one-of-two").unwrap();
-        let owners = &maps.get(&key).unwrap().metadata().owner_references;
+        let object = maps.get(&key).unwrap();
+        let owners = &object.metadata().owner_references;
         assert_eq!(owners.iter().map(|owner| &*owner.name).collect::<Vec<_>>(), ["no-owner"]);
     })
     .await;
