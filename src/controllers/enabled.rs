@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 pub enum ManagedController {
     /// Aggregated ClusterRoles get their rules.
     ClusterRoleAggregation,
+    /// Objects whose owners are gone are deleted.
+    GarbageCollector,
     /// What is in a deleted namespace is deleted.
     Namespace,
     /// Namespaces get the ConfigMap `kube-root-ca.crt`.
@@ -20,8 +22,9 @@ pub enum ManagedController {
 
 impl ManagedController {
     /// All, with their canonical names and their former names (`cmd/kube-controller-manager/names/controller_names.go`).
-    const NAMES: [(ManagedController, [&str; 2]); 5] = [
+    const NAMES: [(ManagedController, [&str; 2]); 6] = [
         (ManagedController::ClusterRoleAggregation, ["clusterrole-aggregation-controller", "clusterrole-aggregation"]),
+        (ManagedController::GarbageCollector, ["garbage-collector-controller", "garbage-collector"]),
         (ManagedController::Namespace, ["namespace-controller", "namespace"]),
         (ManagedController::RootCaPublisher, ["root-ca-certificate-publisher-controller", "root-ca-cert-publisher"]),
         (ManagedController::ServiceAccount, ["serviceaccount-controller", "serviceaccount"]),
@@ -93,9 +96,10 @@ mod tests {
         }
         let error = parse(&["*", "-job"]).unwrap_err();
         let expected = "\"-job\" is not in the list of controllers: *, clusterrole-aggregation-controller, \
-                        clusterrole-aggregation, namespace-controller, namespace, \
-                        root-ca-certificate-publisher-controller, root-ca-cert-publisher, serviceaccount-controller, \
-                        serviceaccount, serviceaccount-token-controller, serviceaccount-token";
+                        clusterrole-aggregation, garbage-collector-controller, garbage-collector, \
+                        namespace-controller, namespace, root-ca-certificate-publisher-controller, \
+                        root-ca-cert-publisher, serviceaccount-controller, serviceaccount, \
+                        serviceaccount-token-controller, serviceaccount-token";
         assert_eq!(error, expected);
     }
 }

@@ -9,6 +9,7 @@ mod crd_removal;
 mod crds;
 mod default_service_cidr;
 mod enabled;
+mod garbage_collector;
 mod kubernetes_service;
 mod local_api_services;
 mod namespaces;
@@ -35,6 +36,7 @@ use self::crd_removal::CrdRemovalController;
 use self::crds::CrdController;
 use self::default_service_cidr::DefaultServiceCidrController;
 pub use self::enabled::{EnabledControllers, ManagedController};
+use self::garbage_collector::GarbageCollector;
 use self::kubernetes_service::KubernetesServiceController;
 use self::local_api_services::LocalApiServiceController;
 use self::namespaces::NamespaceController;
@@ -56,6 +58,7 @@ pub struct Controllers {
     crds: Rc<CrdController>,
     crd_removal: Rc<CrdRemovalController>,
     default_service_cidr: Rc<DefaultServiceCidrController>,
+    garbage_collector: Rc<GarbageCollector>,
     kubernetes_service: Rc<KubernetesServiceController>,
     local_api_services: Rc<LocalApiServiceController>,
     namespaces: Rc<NamespaceController>,
@@ -97,6 +100,7 @@ impl Controllers {
             crds: Rc::new(crds),
             crd_removal: Rc::new(CrdRemovalController::new(api)?),
             default_service_cidr: Rc::new(default_service_cidr),
+            garbage_collector: Rc::new(GarbageCollector::new(api, metrics)),
             kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
@@ -132,6 +136,9 @@ impl Controllers {
         if enabled.runs(ManagedController::ClusterRoleAggregation) {
             let aggregation = self.cluster_role_aggregation;
             tasks.spawn_local(async move { run(&*aggregation).await });
+        }
+        if enabled.runs(ManagedController::GarbageCollector) && self.api.settings().has_collector {
+            tasks.spawn_local(self.garbage_collector.run(notifier));
         }
         if enabled.runs(ManagedController::Namespace) {
             tasks.spawn_local(async move { run(&*namespaces).await });

@@ -9,6 +9,7 @@ use kubeapi::Status;
 use parking_lot::Mutex;
 use store::watch_cache::{CollectionSettings, Collections, DeclaredField, ResourceCollection, ValueUpgrade};
 use store::{KeyError, Prefix};
+use tokio::sync::SetOnce;
 
 use super::admission_plugins::DisabledPlugins;
 use super::removal_queues::{CrdIdentity, RemovalQueues};
@@ -27,6 +28,7 @@ use crate::kinds::custom_resource;
 use crate::kinds::selectable_fields::{declared_fields, stored_labels};
 use crate::observe::metrics::{ComputeMetrics, ConversionMetrics, WorkQueueRegistry};
 use crate::process::{Drain, Published, Publisher};
+use crate::registry::ApiServiceBackend;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_resource;
@@ -34,6 +36,7 @@ use crate::resources::builtin::stored_version::is_stored_as_other;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::crd_upgrade::upgrade_stored_crd;
 use crate::resources::custom::CustomResource;
+use crate::route::RouteTable;
 use crate::webhook_client::WebhookClient;
 
 /// Minutes after which the schema of a custom resource that is not used is dropped.
@@ -86,6 +89,8 @@ pub struct ApiServer {
     pub(super) orphaned: Arc<Mutex<BTreeSet<Prefix>>>,
     pub(super) compute: ComputeQueue,
     token_issuer: Option<Arc<TokenIssuer>>,
+    /// Routes of the gateway that the server is a part of.
+    routes: Arc<SetOnce<Published<RouteTable>>>,
     has_bootstrap_objects: Arc<AtomicBool>,
     has_ended_controller: Arc<AtomicBool>,
 }
@@ -112,6 +117,7 @@ impl ApiServer {
             orphaned: Arc::default(),
             compute: ComputeQueue::default(),
             token_issuer: None,
+            routes: Arc::default(),
             has_bootstrap_objects: Arc::default(),
             has_ended_controller: Arc::default(),
         }
@@ -184,6 +190,26 @@ impl ApiServer {
     /// Notes that the objects that every server has are there.
     pub(crate) fn note_bootstrap_objects(&self) {
         self.has_bootstrap_objects.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the server the routes of its gateway, once.
+    pub fn set_routes(&self, routes: Published<RouteTable>) {
+        let _ = self.routes.set(routes);
+    }
+
+    /// Waits until the routes of the gateway are known.
+    pub(crate) async fn wait_for_routes(&self) {
+        let mut routes = self.routes.wait().await.clone();
+        while !routes.get().complete {
+            routes.changed().await;
+        }
+    }
+
+    /// Whether another server answers requests for the resources of a group and version.
+    pub(crate) fn is_claimed(&self, group: &str, version: &str) -> bool {
+        let routes = self.routes.get().map(Published::load);
+        let route = routes.as_ref().and_then(|routes| routes.by_name(&format!("{version}.{group}")));
+        route.is_some_and(|route| route.api_service.backend != ApiServiceBackend::Local)
     }
 
     /// The RBAC policy of the stored roles and bindings. It is empty until a controller publishes it.

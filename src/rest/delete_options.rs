@@ -36,7 +36,7 @@ pub(super) struct DeleteOptions {
 
 /// What becomes of the objects that a deleted object owns (`metav1.DeletionPropagation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PropagationPolicy {
+pub(crate) enum PropagationPolicy {
     /// What the finalizers of the object, or the rules of its kind, say.
     Default,
     /// The garbage collector deletes them afterwards.

@@ -8,6 +8,7 @@ mod admission;
 mod admission_plugins;
 mod api_server;
 mod binding;
+mod collected_objects;
 mod component_status;
 #[cfg(test)]
 mod cost_tests;
@@ -22,6 +23,7 @@ mod dispatch;
 mod enforcement;
 mod errors;
 mod escalation;
+mod event_recorder;
 mod eviction;
 mod kubelet_streams;
 mod leftovers;
@@ -55,7 +57,9 @@ mod write_options;
 
 pub use self::admission_plugins::DisabledPlugins;
 pub use self::api_server::{ApiServer, ApiServerSettings};
+pub(crate) use self::delete_options::PropagationPolicy;
 pub(crate) use self::errors::unavailable;
+pub(crate) use self::event_recorder::EventReport;
 pub(crate) use self::metadata::{is_removable, new_object, now};
 pub(crate) use self::namespace::create_empty;
 pub use self::object_publisher::ObjectPublisher;

@@ -152,6 +152,11 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         self.0.state.lock().keys.is_empty()
     }
 
+    /// How many keys wait for their turn.
+    pub fn ready_len(&self) -> usize {
+        self.0.state.lock().ready.len()
+    }
+
     /// Waits until none of some keys is in the queue.
     pub async fn wait_until_finished(&self, mut keys: Vec<K>) {
         loop {

@@ -271,7 +271,8 @@ async fn server_side_apply_is_415_with_what_to_use() {
 
 #[tokio::test]
 async fn deletion_leaves_dependents_to_a_garbage_collector_that_runs() {
-    let api = EmbeddedApiFixture::start(&[]);
+    // It is that of a kube-controller-manager.
+    let api = EmbeddedApiFixture::start(&["--controllers=*,-garbage-collector-controller"]);
     let client = api.http2().await;
     let delete = async |path: &str, body: &'static str| {
         client.send_and_read(bytes_request(Method::DELETE, path, JSON, body)).await

@@ -23,6 +23,7 @@ mod create_permission;
 mod custom_resources;
 mod discovery;
 mod field_selectors;
+mod garbage_collection;
 mod hostile_requests;
 mod namespaces;
 mod not_found;

@@ -12,6 +12,9 @@ use super::http::HttpsEndpoint;
 use super::process::{Process, TIMEOUT};
 use super::{eventually, free_port};
 
+/// Flags of an embedded API server without a garbage collector, as beside a kube-apiserver without a kube-controller-manager.
+pub(crate) const WITHOUT_COLLECTOR: [(&str, &str); 1] = [("--controllers", "*,-garbage-collector-controller")];
+
 /// A running gateway.
 pub(crate) struct Gateway {
     pub(crate) endpoint: HttpsEndpoint,

@@ -108,6 +108,11 @@ impl ResourceCollection {
         &self.0.settings.prefix
     }
 
+    /// Whether both are the same collection, not one that was made again for its resource.
+    pub fn is_same(&self, other: &ResourceCollection) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Fields that field selectors may name.
     pub fn declared_fields(&self) -> &[DeclaredField] {
         &self.0.settings.fields

@@ -138,7 +138,8 @@ impl Instance {
         let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
         let documents_of = (&routing.table, &documents.discovery);
         let health = health_endpoints(&drain, &access_log, documents_of, &own_checks, &readiness_checks);
-        if embedded.is_some() {
+        if let Some(embedded) = &embedded {
+            embedded.api.set_routes(routing.table.clone());
             wait_for_routes(routing.table.clone())?;
         }
         let shared = Arc::new(GatewayState {

@@ -29,13 +29,13 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "enable-garbage-collector",
             FlagKind::Switch,
             "true",
-            "Deletions with propagationPolicy Foreground and Orphan become finalizers, which the garbage collector of a kube-controller-manager beside this gateway removes. With false --embedded-api refuses such deletions",
+            "Objects whose owners are gone are deleted, and deletions with propagationPolicy Foreground and Orphan become finalizers, which the garbage-collector-controller (--controllers) or that of a kube-controller-manager beside this gateway removes. With false it does not run, and --embedded-api refuses such deletions",
         ),
         Flag::new(
             "controllers",
             FlagKind::List("NAME"),
             "*",
-            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There are namespace-controller (or namespace), which deletes what is in a deleted namespace; clusterrole-aggregation-controller (or clusterrole-aggregation), which gives aggregated ClusterRoles their rules; serviceaccount-controller (or serviceaccount), which gives namespaces the ServiceAccount default; root-ca-certificate-publisher-controller (or root-ca-cert-publisher), which gives them the ConfigMap kube-root-ca.crt; and serviceaccount-token-controller (or serviceaccount-token), which fills Secrets of type kubernetes.io/service-account-token. Turn off what a kube-controller-manager beside this gateway runs",
+            "Controllers of kube-controller-manager that --embedded-api runs: * is all, NAME one, -NAME all but one. There are namespace-controller (or namespace), which deletes what is in a deleted namespace; garbage-collector-controller (or garbage-collector), which deletes objects whose owners are gone; clusterrole-aggregation-controller (or clusterrole-aggregation), which gives aggregated ClusterRoles their rules; serviceaccount-controller (or serviceaccount), which gives namespaces the ServiceAccount default; root-ca-certificate-publisher-controller (or root-ca-cert-publisher), which gives them the ConfigMap kube-root-ca.crt; and serviceaccount-token-controller (or serviceaccount-token), which fills Secrets of type kubernetes.io/service-account-token. Turn off what a kube-controller-manager beside this gateway runs",
         ),
         Flag::new(
             "service-cluster-ip-range",

@@ -10,7 +10,9 @@ use regex::Regex;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::environment::{Gateway, HttpsEndpoint, Identity, TestEnvironment, call_etcd, eventually, values_in_etcd};
+use crate::environment::{
+    Gateway, HttpsEndpoint, Identity, TestEnvironment, WITHOUT_COLLECTOR, call_etcd, eventually, values_in_etcd,
+};
 
 const GROUP: &str = "stored-values.example.com";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -25,7 +27,7 @@ const FIELDS: &str = r#""spec":{"replicas":3,"z":{},"nothing":null,"list":[{"b":
 pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnvironment) {
     let (cluster, directory) = (&environment.cluster, environment.scratch("stored-values"));
     let admin = cluster.admin();
-    let mut embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &[]);
+    let mut embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &WITHOUT_COLLECTOR);
     for endpoint in [&cluster.endpoint, &embedded.endpoint] {
         write_objects(endpoint, admin);
     }
