@@ -10,8 +10,8 @@ use store::watch_cache::Stored;
 
 use super::GarbageCollector;
 use super::collection_feeds::CollectionFeed;
-use super::graph_builder::is_deleted_with;
-use super::owners::ClassifiedOwners;
+use super::owners::{ClassifiedOwners, is_deleted_with};
+use super::ownership_graph::is_blocking;
 use crate::rest::{PropagationPolicy, unavailable};
 
 /// Attempts to change an object that others change.
@@ -110,7 +110,7 @@ impl GarbageCollector {
 
     /// Whether an object blocks the deletion of one of its owners.
     pub(super) fn blocks_an_owner(&self, object: &Stored) -> bool {
-        object.metadata().owner_references.iter().any(super::ownership_graph::is_blocking)
+        object.metadata().owner_references.iter().any(is_blocking)
     }
 
     /// Lets all owners of an object be deleted before it. Returns false if it changed meanwhile.

@@ -1,19 +1,19 @@
 //! What becomes of the dependents of an object that is deleted, or was.
 
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _};
 use kubeapi::Status;
-use kubeapi::object_meta::FOREGROUND_FINALIZER;
+use kubeapi::object_meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use store::Key;
 use store::watch_cache::Stored;
 
 use super::collection_feeds::CollectionFeed;
-use super::graph_builder::is_deleted_with;
+use super::owners::is_deleted_with;
 use super::ownership_graph::Edge;
 use super::{CollectorKey, GarbageCollector};
-use kubeapi::object_meta::ORPHAN_FINALIZER;
 
 /// Edges of an owner that are taken from the graph at a time.
 const EDGES_AT_ONCE: usize = 128;
@@ -71,7 +71,7 @@ impl GarbageCollector {
     }
 
     /// The object of a key, if it has an owner with this uid.
-    fn find_dependent(&self, key: &Key, uid: &str) -> Option<(std::rc::Rc<CollectionFeed>, Arc<Stored>)> {
+    fn find_dependent(&self, key: &Key, uid: &str) -> Option<(Rc<CollectionFeed>, Arc<Stored>)> {
         let feed = self.feeds.of_key(key)?;
         let dependent = feed.collection().get(key)?;
         dependent.metadata().owner_references.iter().any(|owner| *owner.uid == *uid).then_some((feed, dependent))

@@ -9,7 +9,7 @@ use store::watch_cache::{Error, Notifier, OwnerReference, Selection, Stored, Wat
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::collection_feeds::{CollectionFeed, FeedChanges};
-use super::owners::OwnerState;
+use super::owners::{OwnerState, is_deleted_with};
 use super::ownership_graph::{Owners, is_blocking};
 use super::{CollectorKey, GarbageCollector};
 
@@ -30,12 +30,6 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Pause between two scans, and while a scan waits.
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether an object waits for the garbage collector because of this finalizer.
-pub(super) fn is_deleted_with(object: &Stored, finalizer: &str) -> bool {
-    let metadata = object.metadata();
-    metadata.deletion_timestamp.is_some() && metadata.finalizers.iter().any(|one| **one == *finalizer)
-}
 
 /// Whether an object waits for its dependents: to be deleted, or to lose it as their owner.
 fn waits_for_dependents(object: &Stored) -> bool {

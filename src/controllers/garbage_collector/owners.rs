@@ -9,7 +9,6 @@ use store::Key;
 use store::watch_cache::{OwnerReference, ResourceCollection, Stored};
 
 use super::GarbageCollector;
-use super::graph_builder::is_deleted_with;
 use crate::resources::catalog::CatalogEntry;
 use crate::rest::unavailable;
 
@@ -126,6 +125,12 @@ impl GarbageCollector {
             Err(_) => OwnerPlace::Nowhere(OwnerState::Absent),
         }
     }
+}
+
+/// Whether an object waits for the garbage collector because of this finalizer.
+pub(super) fn is_deleted_with(object: &Stored, finalizer: &str) -> bool {
+    let metadata = object.metadata();
+    metadata.deletion_timestamp.is_some() && metadata.finalizers.iter().any(|one| **one == *finalizer)
 }
 
 fn state_of(owner: Option<&Arc<Stored>>, reference: &OwnerReference) -> OwnerState {

@@ -143,9 +143,9 @@ async fn status_shows_store_objects_and_watches() {
         resources.iter().find(|one| one["resource"] == name).unwrap_or_else(|| panic!("{name} in {storage}")).clone()
     };
     assert_eq!(find("namespaces")["objects"], 4);
-    // With kube-system/extension-apiserver-authentication.
+    // With kube-system/extension-apiserver-authentication, and the watch of the garbage collector.
     let config_maps = find("configmaps");
-    assert_eq!((&config_maps["objects"], &config_maps["watches"]), (&json!(2), &json!(1)), "{config_maps}");
+    assert_eq!((&config_maps["objects"], &config_maps["watches"]), (&json!(2), &json!(2)), "{config_maps}");
     // Clients ask for objects that are not there.
     assert_eq!(client.get(&format!("{CONFIG_MAPS}/none")).await.status, 404);
     let report = admin_request(&api.gateway, get("/status.json", &[])).await.json();
