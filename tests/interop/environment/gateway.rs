@@ -12,8 +12,12 @@ use super::http::HttpsEndpoint;
 use super::process::{Process, TIMEOUT};
 use super::{eventually, free_port};
 
-/// Flags of an embedded API server without a garbage collector, as beside a kube-apiserver without a kube-controller-manager.
-pub(crate) const WITHOUT_COLLECTOR: [(&str, &str); 1] = [("--controllers", "*,-garbage-collector-controller")];
+/// Flags of an embedded API server beside a kube-apiserver without a kube-controller-manager ([`Cluster::start`]): no object
+/// is made or collected by a controller that a kube-apiserver does not have.
+pub(crate) const LIKE_KUBE_APISERVER: [(&str, &str); 2] = [
+    ("--controllers", "namespace-controller,clusterrole-aggregation-controller"),
+    ("--disable-admission-plugins", "ServiceAccount"),
+];
 
 /// A running gateway.
 pub(crate) struct Gateway {

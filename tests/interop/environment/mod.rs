@@ -28,7 +28,7 @@ pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use echo_server::{ServerProtocol, start_echo_server};
 pub(crate) use etcd::{call_etcd, open_etcd, values_in_etcd};
 pub(crate) use extension::Extension;
-pub(crate) use gateway::{Gateway, WITHOUT_COLLECTOR, register};
+pub(crate) use gateway::{Gateway, LIKE_KUBE_APISERVER, register};
 pub(crate) use http::{CONNECT_FAILED, HttpResponse, HttpsEndpoint, plain_get, runtime};
 pub(crate) use konnectivity::{Agent, ClientStream, Konnectivity, KonnectivityMode, KonnectivityPair, Tokens};
 pub(crate) use konnectivity_backend::{KonnectivityBackend, write_egress_configuration};

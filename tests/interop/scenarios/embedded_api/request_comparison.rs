@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::recorder::Recorder;
 use super::request_file::{RequestRow, read_requests};
-use crate::environment::{Gateway, TestEnvironment, WITHOUT_COLLECTOR};
+use crate::environment::{Gateway, LIKE_KUBE_APISERVER, TestEnvironment};
 
 /// Compares the responses to the requests of `file`, in a namespace of their own.
 pub(super) fn compare_requests(environment: &TestEnvironment, file: &str, name: &str, values: &[(&str, &str)]) {
@@ -16,7 +16,7 @@ pub(super) fn compare_requests(environment: &TestEnvironment, file: &str, name: 
     let rows = read_requests(file, &values);
     let directory = environment.scratch(&namespace);
     let cluster = &environment.cluster;
-    let embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &WITHOUT_COLLECTOR);
+    let embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &LIKE_KUBE_APISERVER);
     let document = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
     for endpoint in [&cluster.endpoint, &embedded.endpoint] {
         endpoint.create(cluster.admin(), "/api/v1/namespaces", &document);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::kubectl_stories::record_table;
 use crate::environment::{
-    Cluster, CommandResult, Gateway, HttpsEndpoint, Identity, Kubectl, Session, TestEnvironment, WITHOUT_COLLECTOR,
+    Cluster, CommandResult, Gateway, HttpsEndpoint, Identity, Kubectl, LIKE_KUBE_APISERVER, Session, TestEnvironment,
     eventually,
 };
 
@@ -37,7 +37,7 @@ fn compare_sessions(
     let directory = environment.scratch(&format!("{name}-{}", kubectl.version));
     // kubectl resolves short names among the CRDs of all tests.
     let cluster = Cluster::start(&directory.join("cluster"));
-    let embedded = Gateway::start_embedded_api(&cluster, &directory, "embedded", &WITHOUT_COLLECTOR);
+    let embedded = Gateway::start_embedded_api(&cluster, &directory, "embedded", &LIKE_KUBE_APISERVER);
     let admin = cluster.admin();
     let transcripts = std::thread::scope(|scope| {
         let sessions = [(&cluster.endpoint, false), (&embedded.endpoint, true)].map(|(endpoint, is_embedded)| {

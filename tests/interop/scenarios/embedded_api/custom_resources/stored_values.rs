@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::environment::{
-    Gateway, HttpsEndpoint, Identity, TestEnvironment, WITHOUT_COLLECTOR, call_etcd, eventually, values_in_etcd,
+    Gateway, HttpsEndpoint, Identity, LIKE_KUBE_APISERVER, TestEnvironment, call_etcd, eventually, values_in_etcd,
 };
 
 const GROUP: &str = "stored-values.example.com";
@@ -27,7 +27,7 @@ const FIELDS: &str = r#""spec":{"replicas":3,"z":{},"nothing":null,"list":[{"b":
 pub(in super::super) fn stores_values_of_kube_apiserver(environment: &TestEnvironment) {
     let (cluster, directory) = (&environment.cluster, environment.scratch("stored-values"));
     let admin = cluster.admin();
-    let mut embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &WITHOUT_COLLECTOR);
+    let mut embedded = Gateway::start_embedded_api(cluster, &directory, "embedded", &LIKE_KUBE_APISERVER);
     for endpoint in [&cluster.endpoint, &embedded.endpoint] {
         write_objects(endpoint, admin);
     }
