@@ -34,6 +34,7 @@ mod relay;
 #[path = "../compare/server.rs"]
 mod server;
 mod watches;
+mod workloads;
 
 use fixtures::{BenchEnvironment, Proxy};
 
@@ -200,5 +201,6 @@ async fn measure(environment: &BenchEnvironment, kind: ApiServerKind, options: &
     operations::measure(&client, kind, &server, options, results).await;
     operations::measure_rates(environment, kind, &server, results).await;
     operations::measure_lists(&client, kind, &server, options, results).await;
+    workloads::measure(&client, kind, &server, options, results).await;
     watches::measure(environment, kind, &server, options, results).await;
 }

@@ -82,7 +82,8 @@ async fn measure_lease(client: &ApiClient, kind: ApiServerKind, server: &Proxy, 
     results.add(kind, "lease renewal, CPU per 1,000", "ms", (cpu(server) - before) * 1000.0 / count as f64);
 }
 
-async fn per_thousand(
+/// CPU time of [`AT_ONCE`] requests at a time, for a thousand of them.
+pub(crate) async fn per_thousand(
     client: &ApiClient,
     kind: ApiServerKind,
     server: &Proxy,

@@ -109,9 +109,6 @@ impl SelfReview {
             return Err(Status::bad_request("no namespace on request"));
         }
         let mut rules = UserRules::default();
-        if authorizer.is_privileged(user) {
-            rules.add_all();
-        }
         for link in &*authorizer.chain.snapshot() {
             match &link.mode {
                 AuthorizationMode::AlwaysAllow => rules.add_all(),
@@ -124,6 +121,10 @@ impl SelfReview {
                 AuthorizationMode::ConfigFile(_) => rules.mark_unsupported("configuration file"),
                 AuthorizationMode::Webhook(_) => rules.mark_unsupported("webhook"),
             }
+        }
+        // As upstream, what a group may by itself is not listed again beside its roles.
+        if authorizer.is_privileged(user) && !rules.has_all() {
+            rules.add_all();
         }
         Ok(rules.into_json())
     }
@@ -157,6 +158,15 @@ impl UserRules {
         if !rule.non_resource_urls.is_empty() {
             self.paths.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
         }
+    }
+
+    /// Whether the user may everything.
+    fn has_all(&self) -> bool {
+        let is_any = |rule: &Value, fields: &[&str]| fields.iter().all(|field| rule[field][0] == "*");
+        self.resources
+            .iter()
+            .any(|rule| is_any(rule, &["verbs", "apiGroups", "resources"]) && rule["resourceNames"].is_null())
+            && self.paths.iter().any(|rule| is_any(rule, &["verbs", "nonResourceURLs"]))
     }
 
     fn add_all(&mut self) {

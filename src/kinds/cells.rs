@@ -24,6 +24,11 @@ pub fn table_cells(kind: &ServedKind, object: &Value, now: SystemTime) -> Vec<Va
     }
 }
 
+/// JSON of the conditions of an object's row in a Table; empty if it has none.
+pub fn row_conditions(kind: &ServedKind, object: &Value) -> &'static str {
+    (rules(&kind.resource).row_conditions)(object)
+}
+
 /// An object and the time at which it is printed.
 #[derive(Clone, Copy)]
 pub(super) struct CellPrinter<'o> {

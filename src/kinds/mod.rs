@@ -123,6 +123,12 @@ pub struct KindRules {
     warnings: fn(&WrittenObject<'_>) -> Vec<String>,
     /// The cells of an object, one for each column.
     cells: fn(&CellPrinter<'_>) -> Vec<Value>,
+    /// An annotation that only the served version has, and rows of a Table do not.
+    pub versioned_annotation: Option<&'static str>,
+    /// JSON of the conditions of a row in a Table; empty if it has none.
+    row_conditions: fn(&Value) -> &'static str,
+    /// The warning about a deletion that does not say what becomes of the dependents.
+    pub deletion_warning: Option<&'static str>,
 }
 
 /// What `metadata.generation` of a built-in kind counts: changes of fields.
@@ -222,6 +228,9 @@ impl KindRules {
         validate: validate_metadata,
         warnings: |_| Vec::new(),
         cells: |printer| printer.unprinted_cells(),
+        versioned_annotation: None,
+        row_conditions: |_| "",
+        deletion_warning: None,
     };
 
     /// Those of a group and a resource.
@@ -246,6 +255,18 @@ impl ObjectUpdate<'_> {
         match old {
             Some(labels) => drop(metadata.insert("labels".to_owned(), labels.clone())),
             None => drop(metadata.remove("labels")),
+        }
+    }
+
+    /// Restores the metadata that a write of the status cannot change (`ResetObjectMetaForStatus`).
+    fn keep_metadata(&self, object: &mut Object) {
+        let old = self.old.get("metadata");
+        let Some(Value::Object(metadata)) = object.get_mut("metadata") else { return };
+        for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+            match old.and_then(|old| old.get(field)) {
+                Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+                None => drop(metadata.remove(field)),
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use kubeapi::field_error::{BadValue, FieldError, FieldErrors, FieldPath};
 use kubeapi::json::write_json;
 use kubeapi::names::check_qualified_name;
+use kubeapi::object_meta::change_metadata;
 use kubeapi::quantity::Quantity;
 use serde_json::Value;
 
@@ -15,10 +16,27 @@ use super::resource_names::{
     quota_resource_errors, resource_name_errors,
 };
 use super::validation::{ValidationInput, items, text, texts};
-use super::{KindRules, WrittenObject};
+use super::{KindRules, Object, WrittenObject};
 
-pub(super) static LIMIT_RANGE_RULES: KindRules =
-    KindRules { creates_on_update: true, validate: validate_limit_range, ..KindRules::of("", "limitranges") };
+pub(super) static LIMIT_RANGE_RULES: KindRules = KindRules {
+    creates_on_update: true,
+    begin_create: |_, object| {
+        name_limit_range(object);
+        Ok(())
+    },
+    validate: validate_limit_range,
+    ..KindRules::of("", "limitranges")
+};
+
+/// Names a LimitRange that has no name (`PrepareForCreate`).
+fn name_limit_range(object: &mut Object) {
+    change_metadata(object, |metadata| {
+        let has = |field: &str| metadata.get(field).and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+        if !has("name") && !has("generateName") {
+            metadata.insert("name".to_owned(), uuid::Uuid::new_v4().to_string().into());
+        }
+    });
+}
 
 pub(super) static QUOTA_RULES: KindRules = KindRules {
     returns_deleted_object: true,

@@ -52,7 +52,7 @@ pub(super) fn is_native_resource(name: &str) -> bool {
 }
 
 /// Whether a resource is one that a device plugin or the like defines (`IsExtendedResourceName`).
-fn is_extended_resource(name: &str) -> bool {
+pub(super) fn is_extended_resource(name: &str) -> bool {
     !is_native_resource(name)
         && !name.starts_with("requests.")
         && check_qualified_name(&format!("requests.{name}")).is_empty()

@@ -31,7 +31,7 @@ const SCHEDULING: FieldPath<'static> = FieldPath::root("scheduling");
 fn validate_class(input: &ValidationInput<'_>) -> FieldErrors {
     const HANDLER: FieldPath<'static> = FieldPath::root("handler");
     let handler = input.field("handler");
-    let mut errors = input.metadata_errors();
+    let mut errors = input.generic_metadata_errors();
     errors.extend(required_text_errors(HANDLER, handler.as_str().unwrap_or_default(), check_dns1123_label));
     errors.append(overhead_errors(input.field("overhead")));
     let scheduling = input.field("scheduling");

@@ -11,7 +11,7 @@ use super::cells::{CellPrinter, length_at, text_at};
 use super::config_map::{DATA, MAX_DATA_BYTES, decoded_length, immutability_errors};
 use super::selectable_fields::SelectableFields;
 use super::validation::{ValidationInput, invalid_for};
-use super::{KindRules, Object, set_default};
+use super::{KindRules, Object, WrittenObject, set_default};
 
 pub(super) static RULES: KindRules = KindRules {
     selectable: SelectableFields::of(&["type"]),
@@ -19,6 +19,7 @@ pub(super) static RULES: KindRules = KindRules {
     prepare_new: |_, object| set_default(object, "type", "Opaque"),
     prepare_replacement: |_, object| set_default(object, "type", "Opaque"),
     validate: validate_secret,
+    warnings: secret_warnings,
     cells: print_secret,
     ..KindRules::of("", "secrets")
 };
@@ -36,6 +37,43 @@ fn convert_string_data(object: &mut Object) {
     for (key, text) in texts {
         data[key] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
     }
+}
+
+/// Warns of a certificate and key that cannot be read (`tls.X509KeyPair` in Go). Whether they fit is not compared.
+fn secret_warnings(written: &WrittenObject<'_>) -> Vec<String> {
+    if written.field("type") != "kubernetes.io/tls" {
+        return Vec::new();
+    }
+    let data = written.field("data");
+    let types = |key: &str| pem_types(&STANDARD.decode(data[key].as_str().unwrap_or_default()).unwrap_or_default());
+    let (certificate, key) = (types("tls.crt"), types("tls.key"));
+    let is_key = |name: &String| name.ends_with("PRIVATE KEY");
+    let skipped = |types: &[String]| format!("after skipping PEM blocks of the following types: [{}]", types.join(" "));
+    let warning = match (&certificate[..], &key[..]) {
+        ([], _) => "tls: failed to find any PEM data in certificate input".to_owned(),
+        ([only], _) if is_key(only) => "tls: failed to find certificate PEM data in certificate input, but did find a \
+                                        private key; PEM inputs may have been switched"
+            .to_owned(),
+        (types, _) if types.iter().all(|name| name != "CERTIFICATE") => {
+            format!("tls: failed to find \"CERTIFICATE\" PEM block in certificate input {}", skipped(types))
+        }
+        (_, []) => "tls: failed to find any PEM data in key input".to_owned(),
+        (_, [only]) if only == "CERTIFICATE" => {
+            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
+        }
+        (_, types) if !types.iter().any(is_key) => {
+            format!("tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input {}", skipped(types))
+        }
+        _ => return Vec::new(),
+    };
+    vec![warning]
+}
+
+/// Types of the PEM blocks of a file, in order.
+fn pem_types(file: &[u8]) -> Vec<String> {
+    let file = String::from_utf8_lossy(file);
+    let names = file.lines().filter_map(|line| line.trim_end().strip_prefix("-----BEGIN ")?.strip_suffix("-----"));
+    names.filter(|name| file.contains(&format!("-----END {name}-----"))).map(str::to_owned).collect()
 }
 
 /// Validates a Secret.
@@ -105,4 +143,38 @@ fn json_map_error(data: &Value, key: &str) -> Vec<FieldError> {
 fn print_secret(printer: &CellPrinter<'_>) -> Vec<Value> {
     let object = printer.object;
     vec![printer.name(), text_at(object, "/type").into(), length_at(object, "/data").into(), printer.age()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_and_key_that_cannot_be_read_are_warned_of() {
+        let block = |name: &str| format!("-----BEGIN {name}-----\nAAEC\n-----END {name}-----\n");
+        let (certificate, key, other) = (block("CERTIFICATE"), block("EC PRIVATE KEY"), block("OTHER"));
+        for (first, second, expected) in [
+            (&*certificate, &*key, None),
+            ("", &*key, Some("tls: failed to find any PEM data in certificate input")),
+            (&*certificate, "", Some("tls: failed to find any PEM data in key input")),
+            (
+                &*certificate,
+                &*certificate,
+                Some("tls: found a certificate rather than a key in the PEM for the private key"),
+            ),
+            (
+                &*other,
+                &*key,
+                Some(
+                    "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the \
+                     following types: [OTHER]",
+                ),
+            ),
+        ] {
+            let data = json!({"tls.crt": STANDARD.encode(first), "tls.key": STANDARD.encode(second)});
+            let Value::Object(object) = json!({"type": "kubernetes.io/tls", "data": data}) else { continue };
+            let warnings = secret_warnings(&WrittenObject { subresource: "", old: None, object: &object });
+            assert_eq!(warnings.first().map(String::as_str), expected);
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use kubeapi::Status;
 use kubeapi::field_error::FieldError;
 use kubeapi::json::write_stored_json;
+use kubeapi::names::check_path_segment;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, Stored};
@@ -36,6 +37,10 @@ pub(super) async fn bind(
     let meta = ObjectMetaView::of_map(&binding);
     if meta.name().is_empty() {
         return Err(Status::bad_request("Name parameter required."));
+    }
+    let wrong = check_path_segment(meta.name());
+    if !wrong.is_empty() {
+        return Err(Status::bad_request(format!("Name parameter invalid: {:?}: {}", meta.name(), wrong.join(";"))));
     }
     let target = &ObjectTarget::new(target.kind.clone(), target.namespace, meta.name().to_owned(), "binding");
     let errors = binding_errors(binding.get("target").unwrap_or(&Value::Null));
@@ -78,7 +83,7 @@ fn binding_errors(target: &Value) -> Vec<FieldError> {
     let text = |field: &str| target[field].as_str().unwrap_or_default();
     let mut errors = Vec::new();
     if !matches!(text("kind"), "" | "Node") {
-        errors.push(FieldError::not_supported("target.kind", text("kind"), &["<empty>", "Node"]));
+        errors.push(FieldError::not_supported("target.kind", text("kind"), &["Node", "<empty>"]));
     }
     if text("name").is_empty() {
         errors.push(FieldError::required("target.name", ""));

@@ -1,21 +1,25 @@
 //! The verbs delete and deletecollection.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures_util::stream::TryStreamExt as _;
 use kubeapi::list_options::ListOptions;
+use kubeapi::object_meta::change_metadata;
 use kubeapi::{Status, StatusDetails};
+use serde_json::Value;
+use store::Revision;
 use store::watch_cache::{ResourceCollection, Stored, StoredList};
 
 use super::api_server::ApiServer;
 use super::delete_options::DeleteOptions;
 use super::errors::cache_error;
-use super::object_removal::{Removed, remove, remove_all};
+use super::object_removal::{Removed, mark, remove, remove_all};
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
 use super::target::ObjectTarget;
 use super::{namespace, read};
-use crate::conversion::has_webhook;
+use crate::conversion::{has_webhook, stored_object};
 
 /// Deletes an object, or marks it if finalizers remain.
 ///
@@ -26,8 +30,10 @@ pub(super) async fn delete(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = DeleteOptions::parse(request, api.settings.has_collector).await?;
+    warnings.extend(target.rules.deletion_warning.filter(|_| !options.names_policy).map(str::to_owned));
     namespace::check_deletable(api, target)?;
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
@@ -42,6 +48,9 @@ pub(super) async fn delete(
         }
     }
     let content = match removed {
+        Removed::Gone(last, revision) if is_marked_first(target, &last) => {
+            ReplyContent::Object(marked_object(target, &last, revision).await?)
+        }
         Removed::Gone(last, revision) if target.rules.returns_deleted_object && last.defect().is_none() => {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
@@ -60,8 +69,10 @@ pub(super) async fn delete_collection(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = DeleteOptions::parse(request, api.settings.has_collector).await?;
+    warnings.extend(target.rules.deletion_warning.filter(|_| !options.names_policy).map(str::to_owned));
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
     let mut list = api.converter.list(&target.kind, collection, &query, |error| cache_error(target, error)).await?;
@@ -83,6 +94,26 @@ pub(super) async fn delete_collection(
     }
     api.note_removed(target);
     Ok(VerbReply::ok(ReplyContent::List(deleted)))
+}
+
+/// Whether upstream marks an object in a write of its own before it deletes it.
+fn is_marked_first(target: &ObjectTarget<'_>, last: &Stored) -> bool {
+    let is_marked = last.metadata().deletion_timestamp.is_some();
+    target.rules.deletion_grace.is_some() && !is_marked && last.defect().is_none()
+}
+
+/// A deleted object as upstream marks it, although it is deleted in one write.
+async fn marked_object(
+    target: &ObjectTarget<'_>,
+    last: &Arc<Stored>,
+    revision: Revision,
+) -> Result<ReplyObject, Status> {
+    let mut object = stored_object(last).await?;
+    mark(target, &mut object, 0);
+    change_metadata(&mut object, |metadata| {
+        metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
+    });
+    Ok(ReplyObject::Unstored(Value::Object(object)))
 }
 
 /// The Status of a deletion.

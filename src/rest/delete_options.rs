@@ -32,6 +32,8 @@ pub(super) struct DeleteOptions {
     pub(super) grace_seconds: Option<i64>,
     /// What becomes of the objects that the object owns; none without a garbage collector (`--enable-garbage-collector`).
     pub(super) propagation: Option<PropagationPolicy>,
+    /// Whether the request says what becomes of the dependents.
+    pub(super) names_policy: bool,
 }
 
 /// What becomes of the objects that a deleted object owns (`metav1.DeletionPropagation`).
@@ -111,6 +113,7 @@ impl DeleteOptions {
             propagation = text(&body["propagationPolicy"]).or(propagation);
             orphans = body["orphanDependents"].as_bool().or(orphans);
         }
+        options.names_policy = propagation.is_some() || orphans.is_some();
         if let (Some(policy), Some(_)) = (&propagation, orphans) {
             let why = "orphanDependents and deletionPropagation cannot be both set";
             errors.push(FieldError::invalid("propagationPolicy", policy.as_str(), why));

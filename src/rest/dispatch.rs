@@ -81,8 +81,8 @@ impl ApiServer {
             "create" => create::create(self, &collection, &target, request, warnings).await?,
             "update" => update::update(self, &collection, &target, request, warnings).await?,
             "patch" => patch::patch(self, &collection, &target, request, warnings).await?,
-            "delete" => delete::delete(self, &collection, &target, request).await?,
-            "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
+            "delete" => delete::delete(self, &collection, &target, request, warnings).await?,
+            "deletecollection" => delete::delete_collection(self, &collection, &target, request, warnings).await?,
             _ => return Err(target.method_not_allowed(verb)),
         };
         let content = reply.content.convert(&self.converter, &target.kind, &collection).await?;

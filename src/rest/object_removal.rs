@@ -238,7 +238,7 @@ fn shorten(object: &mut Map<String, Value>, seconds: i64) {
 }
 
 /// Marks an object for deletion, with the seconds that it has to end by itself (`rest.BeforeDelete`).
-fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>, seconds: i64) {
+pub(super) fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>, seconds: i64) {
     let removal = target.rules.removal;
     let (is_namespace, is_crd) = (removal == RemovalRule::Namespace, removal == RemovalRule::CustomResourceDefinition);
     change_metadata(object, |metadata| {

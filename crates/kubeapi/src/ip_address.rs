@@ -93,6 +93,23 @@ pub fn check_canonical_cidr(path: &FieldPath<'_>, text: &str) -> Vec<FieldError>
     }
 }
 
+/// Errors of the address of a network interface with its prefix, such as `10.1.2.3/24` (`IsValidInterfaceAddress`).
+pub fn check_interface_address(path: &FieldPath<'_>, text: &str) -> Vec<FieldError> {
+    let Some((address, bits)) = parse_cidr_sloppy(text) else {
+        let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        return vec![FieldError::invalid(path, text, why)];
+    };
+    let canonical = match address {
+        IpAddr::V6(long) => match long.to_ipv4_mapped() {
+            Some(short) => format!("{short}/{}", if bits > 32 { bits.saturating_sub(96) } else { bits }),
+            None => format!("{long}/{bits}"),
+        },
+        IpAddr::V4(address) => format!("{address}/{bits}"),
+    };
+    let why = format!("must be in canonical form ({})", GoQuoted(&canonical));
+    (canonical != text).then(|| FieldError::invalid(path, text, why)).into_iter().collect()
+}
+
 /// Warnings about a range that is valid and not canonical (`GetWarningsForCIDR`).
 pub fn cidr_warnings(path: &FieldPath<'_>, text: &str) -> Vec<String> {
     let Some((address, bits)) = parse_cidr_sloppy(text) else { return Vec::new() };
@@ -315,6 +332,19 @@ mod tests {
             ("", malformed),
         ] {
             assert_eq!(details(check_cidr(&PATH, text)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn interface_address_is_canonical_with_its_prefix() {
+        for (text, expected) in [
+            ("10.1.2.3/24", ""),
+            ("2001:db8::1/64", ""),
+            ("10.1.2.3/08", "must be in canonical form (\"10.1.2.3/8\")"),
+            ("::ffff:10.1.2.3/120", "must be in canonical form (\"10.1.2.3/24\")"),
+            ("10.1.2.3", "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)"),
+        ] {
+            assert_eq!(details(check_interface_address(&PATH, text)), expected, "{text}");
         }
     }
 }

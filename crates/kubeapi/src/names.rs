@@ -18,6 +18,8 @@ pub const MAX_LABEL: usize = 63;
 pub enum NameRule {
     /// RFC 1123 subdomain, as for most resources and all custom ones.
     DnsSubdomain,
+    /// RFC 1123 subdomain of kinds whose names are validated by their definition (`validate.LongName`).
+    LongName,
     /// RFC 1123 label, as for namespaces.
     DnsLabel,
     /// RFC 1035 label, as for Services in old versions.
@@ -33,6 +35,7 @@ impl NameRule {
             if is_prefix && self != NameRule::PathSegment { mask_trailing_dash(name) } else { name.to_owned() };
         match self {
             NameRule::DnsSubdomain => check_dns1123_subdomain(&masked),
+            NameRule::LongName => check_subdomain(&masked, too_many_bytes),
             NameRule::DnsLabel => check_dns1123_label(&masked),
             NameRule::Dns1035Label => check_dns1035_label(&masked),
             NameRule::PathSegment if is_prefix => check_path_segment_prefix(&masked),

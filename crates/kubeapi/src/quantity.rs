@@ -158,6 +158,15 @@ impl Quantity {
         if self.unscaled < 0 { -number } else { number }
     }
 
+    /// The sum of two quantities, in the format of the first that is not zero (`Add`).
+    #[must_use]
+    pub fn plus(&self, other: &Quantity) -> Quantity {
+        let exponent = self.exponent.min(other.exponent);
+        let aligned = |one: &Quantity| scaled(one.unscaled, one.exponent.saturating_sub(exponent));
+        let format = if self.unscaled == 0 { other.format } else { self.format };
+        Quantity { unscaled: aligned(self).saturating_add(aligned(other)), exponent, format, text: None }
+    }
+
     /// The quantity rounded up to thousandths, as in lists of resources (`SetDefaults_ResourceList`).
     pub fn round_up_to_milli(mut self) -> Quantity {
         if self.exponent < MILLI {
@@ -307,6 +316,20 @@ fn compare(first: i128, first_exponent: i32, second: i128, second_exponent: i32)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sum_has_the_format_of_the_first_that_is_not_zero() {
+        for (first, second, expected) in [
+            ("1Gi", "1Gi", "2Gi"),
+            ("1", "500m", "1500m"),
+            ("0", "1Ki", "1Ki"),
+            ("1Ki", "1", "1025"),
+            ("2", "-3", "-1"),
+        ] {
+            let [first, second] = [first, second].map(|text| Quantity::parse(text).unwrap());
+            assert_eq!(first.plus(&second).to_string(), expected);
+        }
+    }
 
     #[test]
     fn quantities_written_as_go_writes_them() {

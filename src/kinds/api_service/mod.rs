@@ -3,7 +3,7 @@
 mod validation;
 
 use kubeapi::names::NameRule;
-use kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Value, json};
 
 use self::validation::validate_api_service;
@@ -47,21 +47,9 @@ pub fn prepare_new(object: &mut Object) {
 fn prepare_replacement(update: &ObjectUpdate<'_>, object: &mut Object) {
     update.keep_other_part(object);
     if update.subresource == "status" {
-        keep_metadata(update.old, object);
+        update.keep_metadata(object);
     }
     set_defaults(object);
-}
-
-/// Restores the metadata that a write of the status cannot change.
-fn keep_metadata(old: &Object, object: &mut Object) {
-    change_metadata(object, |metadata| {
-        for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-            match old.get("metadata").and_then(|old| old.get(field)) {
-                Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
-                None => drop(metadata.remove(field)),
-            }
-        }
-    });
 }
 
 /// Sets the default port.

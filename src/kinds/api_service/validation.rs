@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubeapi::GoQuoted;
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
-use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
+use kubeapi::names::{check_dns1035_label, check_dns1123_subdomain, check_path_segment};
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use crate::registry::{URL_ANNOTATION, validate_annotations};
 pub(super) fn validate_api_service(input: &ValidationInput<'_>) -> FieldErrors {
     let mut errors = input.metadata_update_errors();
     if input.subresource != "status" {
-        errors.append(input.metadata_errors());
+        errors.append(input.generic_metadata_errors());
         errors.append(annotation_errors(input));
         let spec = input.field("spec");
         errors.extend(spec_errors(input.metadata().name(), spec));
@@ -51,7 +51,8 @@ fn spec_errors(name: &str, spec: &Value) -> Vec<FieldError> {
     let path = FieldPath::root("spec");
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let required_name = format!("{version}.{group}");
-    if name != required_name {
+    // What is no name at all has another error.
+    if !name.is_empty() && check_path_segment(name).is_empty() && name != required_name {
         let why = format!("must be `spec.version+\".\"+spec.group`: {}", GoQuoted(&required_name));
         errors.push(FieldError::invalid("metadata.name", name, why));
     }
@@ -120,7 +121,7 @@ fn skips_verification(spec: &Value) -> bool {
 
 /// Errors of the status of conditions (`validateAPIServiceStatus`).
 fn condition_errors(status: &Value) -> FieldErrors {
-    const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
+    const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
     let of_condition = |(at, condition): (usize, &Value)| {
         let status = text(condition, "status");
         let path = format!("status.conditions[{at}].status");

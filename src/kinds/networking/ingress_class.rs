@@ -28,7 +28,8 @@ fn validate_class(input: &ValidationInput<'_>) -> FieldErrors {
     let mut errors = input.metadata_update_errors();
     if input.old.is_some() {
         let path = SPEC.child("controller");
-        errors.extend(immutable_error(path, &spec["controller"], &input.old_field("spec")["controller"]));
+        let (new, old) = (text(spec, "controller"), text(input.old_field("spec"), "controller"));
+        errors.extend(immutable_error(path, &new.into(), &old.into()));
     }
     errors.append(input.metadata_errors());
     let controller = text(spec, "controller");

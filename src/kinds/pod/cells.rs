@@ -16,6 +16,17 @@ struct ContainerSummary<'o> {
     last_end: &'o str,
 }
 
+/// The condition of the row of a Pod that has ended.
+pub(super) fn pod_row_conditions(pod: &Value) -> &'static str {
+    match text_at(pod, "/status/phase") {
+        "Succeeded" => {
+            r#"[{"type":"Completed","status":"True","reason":"Succeeded","message":"The pod has completed successfully."}]"#
+        }
+        "Failed" => r#"[{"type":"Completed","status":"True","reason":"Failed","message":"The pod failed."}]"#,
+        _ => "",
+    }
+}
+
 pub(super) fn print_pod(printer: &CellPrinter<'_>) -> Vec<Value> {
     let object = printer.object;
     let is_sidecar = |container: &&Value| text_at(container, "/restartPolicy") == "Always";

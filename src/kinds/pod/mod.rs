@@ -52,6 +52,7 @@ pub(super) static RULES: KindRules = KindRules {
     generation: GenerationRule::SPEC,
     returns_deleted_object: true,
     deletion_grace: Some(deletion_grace),
+    row_conditions: cells::pod_row_conditions,
     selectable: SelectableFields {
         labels: &[
             "spec.hostNetwork",

@@ -69,7 +69,7 @@ pub(super) fn drop_type_dependent_fields(old: &Map<String, Value>, object: &mut 
             remove_if_same(old, spec, field);
         }
     }
-    if needs_node_port(old) && !needs_node_port(spec) && node_ports(spec).is_subset(&node_ports(old)) {
+    if may_have_node_port(old) && !may_have_node_port(spec) && node_ports(spec).is_subset(&node_ports(old)) {
         for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
             port.as_object_mut().map(|port| port.remove("nodePort"));
         }
@@ -292,6 +292,11 @@ fn needs_cluster_ip(spec: &Map<String, Value>) -> bool {
 fn needs_node_port(spec: &Map<String, Value>) -> bool {
     let allocates = || spec.get("allocateLoadBalancerNodePorts").is_none_or(|allocates| *allocates != false);
     service_type(spec) == "NodePort" || is_load_balancer(spec) && allocates()
+}
+
+/// Whether ports of a Service of this type can have a node port (upstream's `needsNodePort` in `strategy.go`).
+fn may_have_node_port(spec: &Map<String, Value>) -> bool {
+    matches!(service_type(spec), "NodePort" | "LoadBalancer")
 }
 
 fn is_load_balancer(spec: &Map<String, Value>) -> bool {

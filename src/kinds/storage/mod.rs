@@ -39,7 +39,7 @@ const fn storage_rules(plural: &'static str) -> KindRules {
 }
 
 /// Errors of the name of a CSI driver (`ValidateCSIDriverName`).
-fn driver_name_errors(path: FieldPath<'_>, name: &str) -> Vec<FieldError> {
+pub(super) fn driver_name_errors(path: FieldPath<'_>, name: &str) -> Vec<FieldError> {
     if name.is_empty() {
         return vec![FieldError::required(path, "")];
     }

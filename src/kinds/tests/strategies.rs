@@ -53,6 +53,7 @@ const CASES: &[(&str, &str)] = &[
     ("resourceclaims", include_str!("../testdata/validation/resourceclaims.jsonl")),
     ("resourceclaimtemplates", include_str!("../testdata/validation/resourceclaimtemplates.jsonl")),
     ("resourcequotas", include_str!("../testdata/validation/resourcequotas.jsonl")),
+    ("resourceslices", include_str!("../testdata/validation/resourceslices.jsonl")),
     ("rolebindings", include_str!("../testdata/validation/rolebindings.jsonl")),
     ("roles", include_str!("../testdata/validation/roles.jsonl")),
     ("runtimeclasses", include_str!("../testdata/validation/runtimeclasses.jsonl")),
@@ -71,13 +72,16 @@ const CASES: &[(&str, &str)] = &[
 
 /// How many cases of a kind differ from a kube-apiserver. Kinds that are not named here agree in all.
 const DIFFERENCES: &[(&str, usize)] = &[
+    // Empty lists are null, as after the way through protobuf that a kube-apiserver's store is; here the strategies' are JSON.
+    ("csinodes", 1),
     // The compiled-in printer's cells, which no kube-apiserver prints.
     ("csistoragecapacities", 1),
-    ("daemonsets", 8),
+    ("daemonsets", 6),
     ("deployments", 5),
     ("deviceclasses", 5),
     ("horizontalpodautoscalers", 2),
     ("ingresses", 1),
+    ("jobs", 3),
     ("limitranges", 1),
     ("mutatingadmissionpolicies", 3),
     ("persistentvolumeclaims", 2),
@@ -85,8 +89,9 @@ const DIFFERENCES: &[(&str, usize)] = &[
     ("pods", 10),
     ("replicasets", 4),
     ("replicationcontrollers", 3),
-    ("resourceclaims", 4),
+    ("resourceclaims", 2),
     ("resourceclaimtemplates", 1),
+    ("resourceslices", 1),
     ("servicecidrs", 2),
     ("statefulsets", 4),
     ("validatingadmissionpolicies", 7),

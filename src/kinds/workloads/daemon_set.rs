@@ -33,6 +33,7 @@ pub(super) static RULES: KindRules = KindRules {
         _ => Vec::new(),
     },
     cells: print_daemon_set,
+    versioned_annotation: Some(TEMPLATE_GENERATION),
     ..KindRules::of("apps", "daemonsets")
 };
 

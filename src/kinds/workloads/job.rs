@@ -36,6 +36,10 @@ pub(super) static RULES: KindRules = KindRules {
     },
     warnings: job_warnings,
     cells: print_job,
+    deletion_warning: Some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
+         propagationPolicy=Orphan to suppress this warning",
+    ),
     ..KindRules::of("batch", "jobs")
 };
 
@@ -329,9 +333,13 @@ fn check_changes(spec: &Value, (old, old_status): (&Value, &Value), errors: &mut
         errors.push(FieldError::invalid(SPEC.child("completions"), completions, why));
     }
     check_immutable((spec, old), "selector", errors, external_value);
-    let old_template = changeable_template(spec, (old, old_status));
-    if spec["template"] != old_template {
-        let (new, path, shape) = (&spec["template"], SPEC.child("template"), "core.PodTemplateSpec");
+    let (new, path) = (&spec["template"], SPEC.child("template"));
+    let (old_template, is_changeable) = changeable_template(spec, (old, old_status));
+    let changed = match is_changeable {
+        true => (new["spec"] != old_template["spec"]).then(|| (path.child("spec"), "core.PodSpec", &new["spec"])),
+        false => (*new != old_template).then_some((path, "core.PodTemplateSpec", new)),
+    };
+    if let Some((path, shape, new)) = changed {
         errors.push(FieldError::invalid(path, internal_value(shape, new), "field is immutable"));
     }
     check_immutable((spec, old), "completionMode", errors, shown_text);
@@ -353,13 +361,13 @@ fn check_immutable(
     }
 }
 
-/// The old template with the new values of what may change.
-fn changeable_template(spec: &Value, (old, old_status): (&Value, &Value)) -> Value {
+/// The old template with the new values of what may change, and whether something may.
+fn changeable_template(spec: &Value, (old, old_status): (&Value, &Value)) -> (Value, bool) {
     let mut template = old["template"].clone();
     let is_suspended = old["suspend"] == Value::Bool(true);
     let has_stopped = old_status["startTime"].is_null() || has_condition(old_status, "Suspended");
     if !is_suspended || !has_stopped || old_status["active"].as_i64().unwrap_or_default() != 0 {
-        return template;
+        return (template, false);
     }
     let new = &spec["template"];
     for (part, fields) in
@@ -371,7 +379,7 @@ fn changeable_template(spec: &Value, (old, old_status): (&Value, &Value)) -> Val
         let Some(map) = child_map(&mut template, part).and_then(Value::as_object_mut) else { continue };
         fields.iter().for_each(|field| copy_field(map, &new[part], field));
     }
-    let Some(Value::Object(pod)) = template.get_mut("spec") else { return template };
+    let Some(Value::Object(pod)) = template.get_mut("spec") else { return (template, true) };
     let new_affinity = &new["spec"]["affinity"];
     match (pod.get_mut("affinity"), new_affinity) {
         (Some(Value::Object(affinity)), new_affinity) => {
@@ -400,7 +408,7 @@ fn changeable_template(spec: &Value, (old, old_status): (&Value, &Value)) -> Val
             }
         }
     }
-    template
+    (template, true)
 }
 
 fn copy_field(map: &mut Map<String, Value>, from: &Value, field: &str) {

@@ -1,6 +1,7 @@
 //! ReplicationControllers.
 
 use kubeapi::field_error::{FieldError, FieldErrors};
+use kubeapi::names::NameRule;
 use serde_json::Value;
 
 use super::{SPEC, check_count_limits, check_counts, check_endless_template, container_cells};
@@ -13,6 +14,7 @@ use crate::kinds::validation::ValidationInput;
 use crate::kinds::{DependentsRule, GenerationRule, KindRules};
 
 pub(super) static RULES: KindRules = KindRules {
+    name_rule: NameRule::LongName,
     generation: GenerationRule::SPEC,
     dependents: DependentsRule::Orphan,
     selectable: SelectableFields::of(&["status.replicas"]),

@@ -117,8 +117,11 @@ fn set_container_defaults(container: &mut Map<String, Value>) {
     );
 }
 
-/// `Always` for an image with the tag `latest` or with neither tag nor digest.
+/// `Always` for an image with the tag `latest` or with neither tag nor digest. As upstream, not for what is no image.
 fn pull_policy(image: &str) -> &'static str {
+    if !is_image_reference(image) {
+        return "IfNotPresent";
+    }
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let last = name.rsplit('/').next().unwrap_or_default();
     let tag = last.split_once(':').map(|(_, tag)| tag);
@@ -127,6 +130,55 @@ fn pull_policy(image: &str) -> &'static str {
         None => digest.is_none() && !image.is_empty(),
     };
     if is_latest { "Always" } else { "IfNotPresent" }
+}
+
+/// Whether a text names an image (`github.com/distribution/reference`, `ParseNormalizedNamed`).
+fn is_image_reference(image: &str) -> bool {
+    const MAX_NAME_BYTES: usize = 255;
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if image.len() == 64 && is_hex(image) && *image == image.to_lowercase() {
+        return false;
+    }
+    let (tagged, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    let is_digest = |digest: &str| {
+        digest.split_once(':').is_some_and(|(algorithm, sum)| {
+            let is_part = |part: &str| part.starts_with(|first: char| first.is_ascii_alphabetic());
+            algorithm.split(['-', '_', '+', '.']).all(is_part) && sum.len() >= 32 && is_hex(sum)
+        })
+    };
+    let (path, last) = tagged.rsplit_once('/').map_or((None, tagged), |(path, last)| (Some(path), last));
+    let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_tag = |tag: &str| {
+        let is_valid = tag.bytes().all(|byte| is_word(byte) || b".-".contains(&byte));
+        tag.len() <= 128 && is_valid && tag.bytes().next().is_some_and(is_word)
+    };
+    let parts: Vec<&str> = path.into_iter().flat_map(|path| path.split('/')).chain([last]).collect();
+    // The first part is a host if it cannot be a part of a name.
+    let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
+    let names = match &parts[..] {
+        [host, names @ ..] if !names.is_empty() && is_host(host) => {
+            let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
+            if !host.bytes().all(is_valid) {
+                return false;
+            }
+            names
+        }
+        names => names,
+    };
+    tagged.len() <= MAX_NAME_BYTES
+        && digest.is_none_or(is_digest)
+        && tag.is_none_or(is_tag)
+        && names.iter().all(|name| is_path_component(name))
+}
+
+/// Whether a text is a part of the path of an image: words of lowercase letters and digits with separators between them.
+fn is_path_component(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let separators = name.split(is_letter).filter(|separator| !separator.is_empty());
+    let is_separator =
+        |separator: &str| matches!(separator, "." | "_" | "__") || separator.bytes().all(|byte| byte == b'-');
+    name.starts_with(is_letter) && name.ends_with(is_letter) && separators.into_iter().all(is_separator)
 }
 
 fn set_volume_defaults(volume: &mut Map<String, Value>) {
@@ -160,6 +212,12 @@ fn set_deployment_defaults(spec: &mut Map<String, Value>) {
 fn set_daemon_set_defaults(spec: &mut Map<String, Value>) {
     set_all(spec, &[("revisionHistoryLimit", json!(10))]);
     set_strategy(spec, "updateStrategy", &[("maxUnavailable", json!(1)), ("maxSurge", json!(0))]);
+    // Parameters that another strategy ignores are complete, too: the internal type has them as values.
+    if let Some(Value::Object(rolling)) =
+        spec.get_mut("updateStrategy").and_then(|strategy| strategy.get_mut("rollingUpdate"))
+    {
+        set_all(rolling, &[("maxUnavailable", json!(0)), ("maxSurge", json!(0))]);
+    }
 }
 
 fn set_stateful_set_defaults(spec: &mut Map<String, Value>) {
@@ -273,6 +331,38 @@ fn set_pod_defaults(spec: &mut Map<String, Value>) {
                     requests.entry(resource).or_insert(limit);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pull_policy_is_that_of_the_tag_of_an_image() {
+        let hex = "a".repeat(64);
+        for (image, expected) in [
+            ("nginx", "Always"),
+            ("nginx:latest", "Always"),
+            ("nginx:1.2", "IfNotPresent"),
+            ("registry.example.com:5000/a/b_c__d--e.f", "Always"),
+            ("localhost/a", "Always"),
+            ("Registry/a:1", "IfNotPresent"),
+            (&format!("a@sha256:{hex}"), "IfNotPresent"),
+            // No images.
+            ("", "IfNotPresent"),
+            ("Bad_Value!", "IfNotPresent"),
+            ("UPPER", "IfNotPresent"),
+            ("a..b", "IfNotPresent"),
+            ("-a", "IfNotPresent"),
+            ("a b/c", "IfNotPresent"),
+            ("a/", "IfNotPresent"),
+            ("a@sha256:1", "IfNotPresent"),
+            (&hex, "IfNotPresent"),
+            (&"a/".repeat(200), "IfNotPresent"),
+        ] {
+            assert_eq!(pull_policy(image), expected, "{image}");
         }
     }
 }

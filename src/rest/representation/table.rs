@@ -2,12 +2,13 @@
 
 use std::time::SystemTime;
 
-use kubeapi::json::{quote_json_into, write_json_into};
+use kubeapi::json::{quote_json_into, write_json, write_json_into};
 use serde_json::Value;
 
 use super::negotiate::RowObject;
 use super::served_object::ServedObject;
-use crate::kinds::cells::table_cells;
+use crate::kinds::cells::{row_conditions, table_cells};
+use crate::kinds::rules;
 use crate::resources::{ResourceColumn, ServedKind};
 
 /// The JSON of a Table up to its rows. `metadata` is JSON. Columns are null where they were sent before.
@@ -55,12 +56,29 @@ pub(super) fn write_row(
     now: SystemTime,
 ) {
     let mut cells = String::from("{\"cells\":");
-    write_json_into(&mut cells, &Value::Array(table_cells(kind, &object.value(), now)));
+    let value = object.value();
+    write_json_into(&mut cells, &Value::Array(table_cells(kind, &value, now)));
+    let conditions = row_conditions(kind, &value);
+    if !conditions.is_empty() {
+        cells.push_str(",\"conditions\":");
+        cells.push_str(conditions);
+    }
     cells.push_str(",\"object\":");
     out.extend_from_slice(cells.as_bytes());
     match row_object {
         RowObject::Absent => out.extend_from_slice(b"null"),
-        RowObject::Metadata => write_partial_metadata(out, object, api_version),
+        RowObject::Metadata => match rules(&kind.resource).versioned_annotation {
+            None => write_partial_metadata(out, object, api_version),
+            Some(annotation) => {
+                let mut metadata = Vec::new();
+                object.write_metadata(&mut metadata);
+                let metadata = serde_json::from_slice(&metadata).unwrap_or(Value::Null);
+                let metadata = without_annotation(metadata, annotation);
+                out.extend_from_slice(partial_metadata_head(api_version).as_bytes());
+                out.extend_from_slice(write_json(&metadata).as_bytes());
+                out.push(b'}');
+            }
+        },
         RowObject::Complete => object.write_json(out),
     }
     out.push(b'}');
@@ -68,10 +86,27 @@ pub(super) fn write_row(
 
 /// Appends a `PartialObjectMetadata` as JSON.
 pub(super) fn write_partial_metadata(out: &mut Vec<u8>, object: &ServedObject<'_>, api_version: &str) {
+    out.extend_from_slice(partial_metadata_head(api_version).as_bytes());
+    object.write_metadata(out);
+    out.push(b'}');
+}
+
+/// The JSON of a `PartialObjectMetadata` up to the metadata.
+fn partial_metadata_head(api_version: &str) -> String {
     let mut head = String::from("{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":");
     quote_json_into(&mut head, api_version);
     head.push_str(",\"metadata\":");
-    out.extend_from_slice(head.as_bytes());
-    object.write_metadata(out);
-    out.push(b'}');
+    head
+}
+
+fn without_annotation(mut metadata: Value, name: &str) -> Value {
+    if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+        annotations.remove(name);
+        if annotations.is_empty()
+            && let Value::Object(fields) = &mut metadata
+        {
+            fields.remove("annotations");
+        }
+    }
+    metadata
 }

@@ -43,6 +43,7 @@ func internalStructs() []byte {
 		{core.PersistentVolume{}, corev1.PersistentVolume{}},
 		{devices.ResourceClaim{}, resourcev1.ResourceClaim{}},
 		{devices.ResourceClaimTemplate{}, resourcev1.ResourceClaimTemplate{}},
+		{devices.ResourceSlice{}, resourcev1.ResourceSlice{}},
 		{flowcontrol.FlowSchema{}, flowcontrolv1.FlowSchema{}},
 		{flowcontrol.PriorityLevelConfiguration{}, flowcontrolv1.PriorityLevelConfiguration{}},
 	} {

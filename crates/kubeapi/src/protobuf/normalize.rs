@@ -9,12 +9,14 @@ use serde_json::{Map, Value};
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
 use crate::json::format_go_number;
-use crate::quantity::Quantity;
+use crate::quantity::{Quantity, QuantityError};
 
 /// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
 pub(super) const MAX_VALUES: usize = 200_000;
 /// Maximum nesting of an object. Only the schemas of a CustomResourceDefinition nest without a bound of their own.
 pub(super) const MAX_DEPTH: usize = 128;
+/// Messages of CustomResourceDefinitions, which are stored in JSON.
+const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.";
 /// Maximum number of unknown fields that are reported, as in `sigs.k8s.io/json`.
 const MAX_UNKNOWN_FIELDS: usize = 100;
 
@@ -128,6 +130,8 @@ impl Normalizer<'_> {
                 normalize_quantity(&number.to_string()).map(|text| *value = text)
             }
             (GoType::Bytes, Value::String(text)) => normalize_base64(text),
+            (GoType::Bytes, Value::Array(items)) => self.bytes(items).map(|text| *value = text),
+            (GoType::Quantity, _) => Err(NormalizeError::Text(QuantityError::Format.to_string())),
             (GoType::Time, Value::String(text)) => normalize_time(text, TimeFormat::Seconds).map(|time| *value = time),
             (GoType::MicroTime, Value::String(text)) => {
                 normalize_time(text, TimeFormat::Microseconds).map(|time| *value = time)
@@ -140,6 +144,16 @@ impl Normalizer<'_> {
             (GoType::Schema(form, message), _) => self.schema(*form, *message, value, depth),
             _ => Err(self.mismatch(go_type, value)),
         }
+    }
+
+    /// Bytes that are listed as numbers, as Go reads them too.
+    fn bytes(&self, items: &[Value]) -> Result<Value, NormalizeError> {
+        let byte = |item: &Value| match item.as_u64().and_then(|number| u8::try_from(number).ok()) {
+            Some(byte) => Ok(byte),
+            None if item.is_null() => Ok(0),
+            None => Err(self.mismatch_with("uint8", item, true)),
+        };
+        items.iter().map(byte).collect::<Result<Vec<u8>, _>>().map(|bytes| STANDARD.encode(bytes).into())
     }
 
     fn count(&mut self, depth: usize) -> Result<(), NormalizeError> {
@@ -192,6 +206,8 @@ impl Normalizer<'_> {
     fn message(&mut self, id: MessageId, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
         let outer = (self.path.len(), self.go_path.len(), self.go_struct, self.scalar_name);
         let table = self.table;
+        // What is stored in protobuf has no empty lists: Go writes null for those that it does not leave out.
+        let is_stored_binary = !table.message(id).name.starts_with(APIEXTENSIONS);
         let mut result = Ok(());
         map.retain(|key, value| {
             if result.is_err() {
@@ -205,13 +221,14 @@ impl Normalizer<'_> {
                 return false;
             }
             self.push_key(key);
-            self.go_path.extend(embedded);
+            self.go_path.extend(embedded.into_iter().flatten());
             self.go_path.push(field.name);
             self.go_struct = table.message(id).go_name();
             self.scalar_name = field.scalar_name;
             result = self.value(&field.go_type, value, depth + 1);
             // A value that becomes null is a zero time.
-            let is_kept = !is_omitted(field, value) && !value.is_null();
+            let is_left_out = is_omitted(field, value) || value.is_null();
+            let is_kept = !is_left_out && !(is_stored_binary && is_empty_list(field, value));
             self.path.truncate(outer.0);
             self.go_path.truncate(outer.1);
             is_kept
@@ -290,6 +307,10 @@ impl Normalizer<'_> {
 
     fn mismatch(&self, go_type: &GoType, value: &Value) -> NormalizeError {
         let is_integer = matches!(go_type.target(), GoType::Int32 | GoType::Int64);
+        self.mismatch_with(&self.go_type_name(go_type), value, is_integer)
+    }
+
+    fn mismatch_with(&self, expected: &str, value: &Value, is_integer: bool) -> NormalizeError {
         let found = match value {
             Value::Null => "null".to_owned(),
             Value::Bool(_) => "bool".to_owned(),
@@ -303,7 +324,7 @@ impl Normalizer<'_> {
             "" => String::new(),
             go_struct => format!("{go_struct}.{}", self.go_path.join(".")),
         };
-        NormalizeError::Type { found, field, expected: self.go_type_name(go_type) }
+        NormalizeError::Type { found, field, expected: expected.to_owned() }
     }
 
     fn go_type_name(&self, go_type: &GoType) -> String {
@@ -323,6 +344,7 @@ impl Normalizer<'_> {
             GoType::Message(id) | GoType::Schema(_, id) => self.table.message(*id).qualified_go_name().to_owned(),
             GoType::Pointer(target) => self.go_type_name(target),
             GoType::List(item) | GoType::WrappedList(item) => format!("[]{}", self.go_type_name(item)),
+            GoType::Map(item) if **item == GoType::Quantity => "v1.ResourceList".to_owned(),
             GoType::Map(item) => format!("map[string]{}", self.go_type_name(item)),
         }
     }
@@ -350,6 +372,15 @@ fn is_omitted(field: &MessageField, value: &Value) -> bool {
         (_, Value::Bool(flag)) => !flag,
         (_, Value::Number(number)) => number.as_f64() == Some(0.0),
         (_, Value::Null) => false,
+    }
+}
+
+/// Whether a field is an empty list or map.
+fn is_empty_list(field: &MessageField, value: &Value) -> bool {
+    match (&field.go_type, value) {
+        (GoType::List(_) | GoType::WrappedList(_), Value::Array(items)) => items.is_empty(),
+        (GoType::Map(_), Value::Object(map)) => map.is_empty(),
+        _ => false,
     }
 }
 

@@ -226,14 +226,15 @@ impl MessageTable {
         (0_u16..).take(self.messages.len()).map(MessageId)
     }
 
-    /// Finds a field by its JSON name, also in embedded structs, and the name of the embedded struct.
-    pub fn field(&self, id: MessageId, name: &str) -> Option<(&MessageField, Option<&'static str>)> {
+    /// Finds a field by its JSON name, also in embedded structs, and the names of at most two embedded structs around it.
+    pub fn field(&self, id: MessageId, name: &str) -> Option<(&MessageField, [Option<&'static str>; 2])> {
         let fields = &self.message(id).fields;
         if let Some(field) = fields.iter().find(|field| field.name == name && !field.name.is_empty()) {
-            return Some((field, None));
+            return Some((field, [None, None]));
         }
         fields.iter().filter_map(MessageField::embedded).find_map(|embedded| {
-            self.field(embedded, name).map(|(field, _)| (field, Some(self.message(embedded).go_name())))
+            let name_of = self.message(embedded).go_name();
+            self.field(embedded, name).map(|(field, [inner, _])| (field, [Some(name_of), inner]))
         })
     }
 }

@@ -5,6 +5,7 @@ mod cluster_without_machines;
 mod custom_resources;
 mod extension_server;
 mod gateways_elect;
+mod kind_requests;
 mod kube_controller_manager;
 mod kube_rs_watchers;
 mod kube_schedulers;
@@ -16,7 +17,7 @@ mod recorder;
 mod request_comparison;
 mod request_file;
 
-use self::request_comparison::compare_requests;
+use self::request_comparison::{compare_kinds, compare_requests};
 use super::{KubectlTestFn, TestFn};
 use crate::environment::TestEnvironment;
 
@@ -64,6 +65,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: validation", |environment| {
         compare_requests(environment, "validation.http", "validation", &[]);
     }),
+    ("embedded API: requests: kinds", compare_kinds),
     (
         "embedded API: custom resources: stored values are those in etcd",
         custom_resources::stores_values_of_kube_apiserver,

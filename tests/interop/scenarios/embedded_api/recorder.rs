@@ -114,6 +114,12 @@ impl<'e> Recorder<'e> {
                 if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
                     conditions.sort_by_key(|condition| condition["type"].to_string());
                 }
+                // kube-apiserver has them in the order of a Go map.
+                for field in ["resourceRules", "nonResourceRules"] {
+                    if let Some(Value::Array(rules)) = fields.get_mut(field) {
+                        rules.sort_by_key(Value::to_string);
+                    }
+                }
                 let is_object = fields.contains_key("name");
                 for (key, value) in fields.iter_mut() {
                     match (key.as_str(), value.as_str()) {
@@ -124,11 +130,13 @@ impl<'e> Recorder<'e> {
                                 false => "VERSION".into(),
                             }
                         }
-                        ("uid", Some(uid)) if is_uuid(uid) => {
+                        ("uid" | "controller-uid" | "batch.kubernetes.io/controller-uid" | "name", Some(uid))
+                            if is_uuid(uid) =>
+                        {
                             *value = self.alias("uid", uid).into();
                         }
                         ("continue", Some(token)) if !token.is_empty() => *value = "CONTINUE".into(),
-                        ("creationTimestamp" | "deletionTimestamp" | "lastTransitionTime", Some(_)) => {
+                        ("creationTimestamp" | "deletionTimestamp" | "lastTransitionTime" | "timeAdded", Some(_)) => {
                             *value = "TIME".into()
                         }
                         _ => self.normalize(value, key),
@@ -143,9 +151,9 @@ impl<'e> Recorder<'e> {
 
     /// What stands for a value: the request whose response had it first, and its place among those of the response.
     fn alias(&mut self, what: &str, value: &str) -> String {
-        let prefix = format!("{what} of {}", self.title);
+        let prefix = format!("{what} of {} #", self.title);
         let place = self.aliases.values().filter(|alias| alias.starts_with(&prefix)).count();
-        self.aliases.entry(format!("{what} {value}")).or_insert_with(|| format!("{prefix} #{place}")).clone()
+        self.aliases.entry(format!("{what} {value}")).or_insert_with(|| format!("{prefix}{place}")).clone()
     }
 
     fn normalized_text(&mut self, text: &str, field: &str) -> String {
@@ -158,6 +166,9 @@ impl<'e> Recorder<'e> {
             LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000 UTC)").unwrap());
         if field == "cells" && AGE.is_match(text) {
             return "AGE".to_owned();
+        }
+        if field == "cells" && text.contains("controller-uid=") {
+            return UUID.replace_all(text, |found: &Captures<'_>| self.alias("uid", &found[0])).into_owned();
         }
         if field != "message" {
             return text.to_owned();
