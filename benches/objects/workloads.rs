@@ -63,8 +63,8 @@ pub(crate) async fn measure(
     let create = ObjectRequest::new(Method::POST, "/api/v1/namespaces").body(JSON, namespace.to_string());
     client.clone().send(&create).await;
     let (count, reads) = (options.many, options.objects.min(options.many));
-    let kinds: [(&str, &str, fn(&str) -> Value); 2] = [
-        ("Pod", "/api/v1/namespaces/workloads/pods", pod),
+    let kinds = [
+        ("Pod", "/api/v1/namespaces/workloads/pods", pod as fn(&str) -> Value),
         ("Deployment", "/apis/apps/v1/namespaces/workloads/deployments", deployment),
     ];
     for (name, collection, object) in kinds {
