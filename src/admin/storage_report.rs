@@ -70,7 +70,7 @@ pub struct StoredResourceReport {
     pub objects: u64,
     /// Sum of their sizes in bytes.
     pub bytes: u64,
-    /// Open watches.
+    /// Open watches, those of controllers among them.
     pub watches: u64,
     /// Changes in memory that watches can start from.
     pub history: u64,
@@ -82,9 +82,9 @@ impl StorageReport {
         self.resources.iter().map(|one| one.objects).sum()
     }
 
-    /// The resources that have objects or watches.
+    /// The resources that have or had objects. A controller watches each, also those that have none.
     pub fn resources_in_use(&self) -> impl Iterator<Item = &StoredResourceReport> {
-        self.resources.iter().filter(|one| one.objects + one.watches > 0)
+        self.resources.iter().filter(|one| one.objects + one.history > 0)
     }
 
     /// The state of the store and of the controllers above it.

@@ -265,7 +265,8 @@ impl Authenticator {
             return Some(user);
         }
         if let Some(accounts) = service_accounts {
-            match accounts.authenticate(token, None).await {
+            // Boxed, to keep the futures of other requests small.
+            match Box::pin(accounts.authenticate(token, None)).await {
                 Ok(Some((user, _))) => return Some(user),
                 Ok(None) => {}
                 Err(why) => attempt.add_error(authenticator, format!("ServiceAccount: {why}")),

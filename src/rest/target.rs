@@ -193,7 +193,6 @@ mod tests {
         let not_allowed =
             (405, "MethodNotAllowed: the server does not allow this method on the requested resource".to_owned());
         for (method, path) in [
-            ("POST", "/api/v1/namespaces/n/serviceaccounts/s/token"),
             ("GET", "/api/v1/namespaces/n/configmaps/c/status"),
             ("DELETE", "/api/v1/namespaces/n/configmaps/c/other"),
             ("GET", "/api/v1/namespaces/n/services/s/status/more"),
@@ -220,6 +219,7 @@ mod tests {
             ("GET", "/api/v1/namespaces/n/services/s/proxy/path/on"),
             ("PUT", "/api/v1/nodes/n/proxy"),
             ("POST", "/api/v1/namespaces/n/pods/p/eviction"),
+            ("POST", "/api/v1/namespaces/n/serviceaccounts/s/token"),
             ("GET", "/apis/apps/v1/namespaces/n/deployments/d/scale"),
             ("PUT", "/apis/certificates.k8s.io/v1/certificatesigningrequests/c/approval"),
             ("GET", "/api/v1/watch/namespaces/n/services/s"),

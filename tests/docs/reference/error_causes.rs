@@ -100,7 +100,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 24] = [
+const DENIALS: [(u16, &str, &str, &str); 26] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -195,6 +195,18 @@ const DENIALS: [(u16, &str, &str, &str); 24] = [
     ),
     (404, "src/rest/escalation.rs", "… not found", "the role that a new binding refers to does not exist"),
     (404, "src/rest/proxy.rs", "… not found", "the object that is to be connected to does not exist"),
+    (
+        404,
+        "src/commands/gateway/request/local.rs",
+        NOT_SERVED,
+        "the issuer of service account tokens (`--service-account-issuer`) is no https URL",
+    ),
+    (
+        404,
+        "src/rest/token_request.rs",
+        "… not found",
+        "the object of a TokenRequest's `spec.boundObjectRef` does not exist",
+    ),
 ];
 
 /// The text of a 404 for a path.

@@ -156,7 +156,7 @@ async fn status_shows_store_objects_and_watches() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains("untried"), "{text}");
     assert!(text.contains(" objects stored") && text.contains("store.db: "), "{text}");
-    assert!(text.lines().any(|line| line.starts_with("configmaps") && line.contains(" B ")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("configmaps") && line.contains(" KiB ")), "{text}");
     let page = admin_request(&api.gateway, get("/", &[])).await.text();
     assert!(page.contains(">Stored objects</h2>") && page.contains(">configmaps</th>"), "{page}");
     for path in ["/readyz", "/livez", "/healthz"] {
