@@ -15,7 +15,7 @@ pub const KEY_SET_MAX_AGE: Duration = Duration::from_secs(3600);
 /// A key of a set.
 pub struct TokenKey {
     /// Its private and public part, or its public part alone.
-    pub material: KeyMaterial,
+    pub material: TokenKeyMaterial,
     /// From when on it signs, if it can.
     pub signs_from: SystemTime,
     /// When it ends: no token that it signed is valid afterwards.
@@ -23,7 +23,7 @@ pub struct TokenKey {
 }
 
 /// What is known of a key.
-pub enum KeyMaterial {
+pub enum TokenKeyMaterial {
     /// It signs and verifies.
     Signing(SigningKey),
     /// It verifies.
@@ -41,8 +41,8 @@ impl TokenKey {
     /// The public part.
     pub fn public(&self) -> &VerificationKey {
         match &self.material {
-            KeyMaterial::Signing(key) => &key.public,
-            KeyMaterial::Verification(key) => key,
+            TokenKeyMaterial::Signing(key) => &key.public,
+            TokenKeyMaterial::Verification(key) => key,
         }
     }
 
@@ -78,8 +78,8 @@ impl KeySet {
     pub fn signing_key(&self, now: SystemTime) -> Option<&SigningKey> {
         let able = self.keys.iter().filter(|key| key.signs_from <= now && key.verifies_at(now));
         let signing = able.filter_map(|key| match &key.material {
-            KeyMaterial::Signing(signing) => Some((key.signs_from, signing)),
-            KeyMaterial::Verification(_) => None,
+            TokenKeyMaterial::Signing(signing) => Some((key.signs_from, signing)),
+            TokenKeyMaterial::Verification(_) => None,
         });
         signing.max_by_key(|(from, _)| *from).map(|(_, key)| key)
     }

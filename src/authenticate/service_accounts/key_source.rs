@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rcgen::KeyPair;
 use serde::{Deserialize, Serialize};
 
-use super::key_set::{KEY_SET_MAX_AGE, KeyMaterial, KeySet, TokenKey};
+use super::key_set::{KEY_SET_MAX_AGE, KeySet, TokenKey, TokenKeyMaterial};
 use super::keys::{SigningKey, VerificationKey};
 use crate::process::{
     Drain, FileWatcher, OnFailure, Problem, Problems, Publisher, ReloadReporter, replace_file, write_new,
@@ -123,11 +123,11 @@ impl KeySource {
                     |material| TokenKey { material, signs_from: SystemTime::UNIX_EPOCH, verifies_until: None };
                 if let Some(path) = signing {
                     let key = read_key(path, SigningKey::from_pem);
-                    keys.extend(problems.collect(key).map(KeyMaterial::Signing).map(of_file));
+                    keys.extend(problems.collect(key).map(TokenKeyMaterial::Signing).map(of_file));
                 }
                 for path in verification {
                     let found = problems.collect(read_key(path, VerificationKey::all_from_pem)).unwrap_or_default();
-                    keys.extend(found.into_iter().map(KeyMaterial::Verification).map(of_file));
+                    keys.extend(found.into_iter().map(TokenKeyMaterial::Verification).map(of_file));
                 }
                 problems.into_result(KeySet::new(keys))
             }
@@ -207,7 +207,7 @@ impl KeyFileEntry {
             Problem::new(path.display(), format!("the key of {} cannot be used: {why}", String::from(self.created_at)))
         })?;
         Ok(TokenKey {
-            material: KeyMaterial::Signing(signing),
+            material: TokenKeyMaterial::Signing(signing),
             signs_from: self.signs_from.0.into(),
             verifies_until: self.verifies_until.map(|until| until.0.into()),
         })

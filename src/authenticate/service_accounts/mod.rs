@@ -11,6 +11,6 @@ pub use authenticator::{ServiceAccountAuthenticator, TokenObjects, TokenUser};
 pub use issuer::{
     BoundObject, IssuedToken, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer, TokenSettings, user_name,
 };
-pub use key_set::{KEY_SET_MAX_AGE, KeyMaterial, KeySet, TokenKey};
+pub use key_set::{KEY_SET_MAX_AGE, KeySet, TokenKey, TokenKeyMaterial};
 pub use key_source::{EXTENDED_LIFETIME, KEY_FILE_NAME, KeyRotation, KeySource, KeySourceWatcher, rotate_keys};
 pub use root_ca::RootCa;

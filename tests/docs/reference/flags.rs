@@ -29,8 +29,21 @@ pub(super) fn regions() -> BTreeMap<String, String> {
                 }
             }
             "pki" => {
-                for kind in below.get_subcommands().filter(|kind| kind.get_name() != "help") {
-                    regions.insert(format!("flags of narthex pki {}", kind.get_name()), arguments(kind));
+                let own = |command: &Command| {
+                    let commands = command.get_subcommands().filter(|kind| kind.get_name() != "help");
+                    commands.cloned().collect::<Vec<_>>()
+                };
+                for kind in own(below) {
+                    // `rotate` has a command for each key.
+                    let keys =
+                        own(&kind).into_iter().map(|key| (format!("{} {}", kind.get_name(), key.get_name()), key));
+                    let mut keys: Vec<_> = keys.collect();
+                    if keys.is_empty() {
+                        keys.push((kind.get_name().to_owned(), kind));
+                    }
+                    for (name, command) in keys {
+                        regions.insert(format!("flags of narthex pki {name}"), arguments(&command));
+                    }
                 }
                 let log = below.get_arguments().filter(|argument| argument.get_help_heading() == Some("Log"));
                 assert_eq!(log.count(), 3, "the flags of narthex pki itself");

@@ -373,7 +373,7 @@ async fn owners_in_other_namespaces_are_absent_and_reported() {
     invalid.push(wrong.clone());
     for number in 0..5 {
         api.create(&secrets("a"), &child(&format!("unknown-{number}"), &invalid)).await;
-        api.create(&secrets("a"), &child(&format!("bad-{number}"), &[wrong.clone()])).await;
+        api.create(&secrets("a"), &child(&format!("bad-{number}"), std::slice::from_ref(&wrong))).await;
     }
     // By its name, from the other namespace, and from none.
     api.create(&secrets("a"), &child("foreign", &[owner(&parent)])).await;

@@ -228,7 +228,7 @@ impl Normalizer<'_> {
             result = self.value(&field.go_type, value, depth + 1);
             // A value that becomes null is a zero time.
             let is_left_out = is_omitted(field, value) || value.is_null();
-            let is_kept = !is_left_out && !(is_stored_binary && is_empty_list(field, value));
+            let is_kept = !(is_left_out || is_stored_binary && is_empty_list(field, value));
             self.path.truncate(outer.0);
             self.go_path.truncate(outer.1);
             is_kept

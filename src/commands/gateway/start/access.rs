@@ -79,9 +79,8 @@ pub(super) fn access_control(
     files: AuthenticationFiles,
     request_headers: RequestHeaderConfig,
     trust: &Published<ClientTrust>,
-    delegated: &DelegatedAuth,
+    (delegated, service_accounts): (&DelegatedAuth, Option<&Arc<ServiceAccountAuthenticator>>),
     authorization: AuthorizationSources,
-    service_accounts: Option<&Arc<ServiceAccountAuthenticator>>,
     (auditor, metrics, tasks): (Option<Arc<Auditor>>, &Arc<Metrics>, &mut ControlTasks),
 ) -> Result<AccessControl, Problem> {
     let tokens = files.tokens.map(|(file, tokens)| {

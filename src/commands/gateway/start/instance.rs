@@ -94,9 +94,8 @@ impl Instance {
             files.authentication,
             files.request_headers,
             &serving.trust,
-            &delegated,
+            (&delegated, embedded.as_ref().map(|embedded| &embedded.tokens)),
             authorization,
-            embedded.as_ref().map(|embedded| &embedded.tokens),
             (auditor, &metrics, &mut tasks),
         )?;
         let serves_delegation = config.serve_delegation && certificates.identity.is_some();
