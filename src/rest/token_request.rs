@@ -22,7 +22,7 @@ use super::{metadata, namespace, request_body};
 use crate::authenticate::service_accounts::{
     BoundObject, EXTENDED_LIFETIME, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer,
 };
-use crate::compute::run_sized;
+use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::conversion::stored_object;
 use crate::resources::ServedKind;
 
@@ -38,8 +38,8 @@ const MAX_SECONDS: i64 = 1 << 32;
 /// Lifetime in seconds that a kubelet asks for in its usual way (`WarnOnlyBoundTokenExpirationSeconds`).
 const KUBELET_SECONDS: i64 = 60 * 60 + 7;
 
-/// Size from which work is done on a compute thread.
-const SLOW: usize = usize::MAX;
+/// Most bytes of `spec.audiences`; kube-apiserver has no limit. A longer token would not be read.
+const MAX_AUDIENCE_BYTES: usize = 32 << 10;
 
 /// Issues a token of a ServiceAccount.
 ///
@@ -103,13 +103,16 @@ impl TokenRequestSpec {
 
     /// Checks the values (`ValidateTokenRequest`).
     fn validate(&self) -> Result<(), Status> {
+        let invalid = |error| Err(invalid_fields_status(TOKEN_REQUEST.0, TOKEN_REQUEST.1, "", error));
+        if self.audiences.iter().map(|audience| audience.len() + 3).sum::<usize>() > MAX_AUDIENCE_BYTES {
+            return invalid(FieldError::too_long("spec.audiences", MAX_AUDIENCE_BYTES));
+        }
         let why = match self.seconds {
             ..MIN_SECONDS => "may not specify a duration less than 10 minutes",
             MIN_SECONDS..=MAX_SECONDS => return Ok(()),
             _ => "may not specify a duration larger than 2^32 seconds",
         };
-        let error = FieldError::invalid("spec.expirationSeconds", self.seconds, why);
-        Err(invalid_fields_status(TOKEN_REQUEST.0, TOKEN_REQUEST.1, "", error))
+        invalid(FieldError::invalid("spec.expirationSeconds", self.seconds, why))
     }
 
     /// The object with whose end the token ends.
@@ -180,7 +183,7 @@ impl TokenRequestSpec {
         let (expires_in, warns_after) = if is_extended { (extended, Some(self.seconds)) } else { (self.seconds, None) };
         let (namespace, name) = (account.namespace().to_owned(), account.name().to_owned());
         let (uid, audiences) = (account.metadata().uid.to_string(), self.audiences.clone());
-        let (issuer, size) = (issuer.clone(), if issuer.is_slow() { SLOW } else { 0 });
+        let (issuer, size) = (issuer.clone(), if issuer.is_slow() { MAX_INLINE_BYTES + 1 } else { 0 });
         let issued = run_sized(size, move || {
             let account = TokenAccount { namespace: &namespace, name: &name, uid: &uid };
             let claims = TokenClaims { account, bound: bound.as_ref(), audiences: &audiences, expires_in, warns_after };

@@ -1,12 +1,13 @@
 //! Authenticates service account tokens: by their signature, and by the objects that they belong to, as these are now
 //! (`pkg/serviceaccount/jwt.go`, `claims.go`, `legacy.go`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 use kubeapi::User;
 use serde::Deserialize;
@@ -30,8 +31,15 @@ const VERIFIED_TTL: Duration = Duration::from_secs(60);
 const CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 32 << 20 };
 /// Leeway of clocks in seconds, and how long a token outlives the deletion of its objects (`jwt.DefaultLeeway`).
 const LEEWAY_SECONDS: i64 = 60;
-/// What a token is for that is used beyond the existence of its object.
+/// Error for a token whose bound object is gone.
 const INVALIDATED: &str = "service account token has been invalidated";
+
+/// Label of a Secret whose token is not to be used any more (`InvalidSinceLabelKey`).
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+/// Longest token in bytes. Audiences of a TokenRequest are limited so that no longer one is issued.
+const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// Most audiences that an error names.
+const MAX_SHOWN_AUDIENCES: usize = 8;
 
 /// The objects that tokens belong to.
 #[derive(Clone)]
@@ -51,17 +59,19 @@ pub struct ServiceAccountAuthenticator {
     issuer: Arc<TokenIssuer>,
     objects: TokenObjects,
     secret: DigestSecret,
-    verified: DecisionCache<Arc<VerifiedToken>>,
+    verified: DecisionCache<Arc<VerifiedAccountToken>>,
     metrics: Arc<Metrics>,
 }
 
 /// A token whose signature and times were verified.
 #[derive(Debug, PartialEq, Eq)]
-struct VerifiedToken {
+struct VerifiedAccountToken {
     user: Arc<User>,
     /// The key set that verified it.
     keys: u64,
     expires_at: Option<i64>,
+    /// When the key ends that verified it.
+    key_ends: Option<SystemTime>,
     /// Its audiences; none if it has none of its own.
     audiences: Vec<String>,
     account: TokenObject,
@@ -144,6 +154,7 @@ impl ServiceAccountAuthenticator {
         let now = SystemTime::now();
         let cached = self.verified.get_fresh(&key, Instant::now());
         let cached = cached.filter(|verified| verified.keys == keys.id() && !verified.is_expired(now));
+        let is_cached = cached.is_some();
         let verified = match cached {
             Some(verified) => {
                 self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Hit);
@@ -152,21 +163,23 @@ impl ServiceAccountAuthenticator {
             None => {
                 let Some(verified) = self.verify(token, now)? else { return Ok(None) };
                 self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Miss);
-                let verified = Arc::new(verified);
-                let until = Instant::now() + VERIFIED_TTL;
-                let (bytes, owner) = (size_of_user(&verified.user), &verified.user.name);
-                let value = verified.clone();
-                let decision = CachedDecision { value, owner, bytes, fresh_until: until, stale_until: until };
-                self.verified.insert(key, decision, Instant::now());
-                verified
+                Arc::new(verified)
             }
         };
         let ours = &self.issuer.settings().audiences;
         let valid_for = if verified.audiences.is_empty() { ours } else { &verified.audiences };
         let requested = requested.filter(|audiences| !audiences.is_empty()).unwrap_or(ours);
-        let audiences: Vec<String> = valid_for.iter().filter(|one| requested.contains(one)).cloned().collect();
+        let audiences = common_audiences(valid_for, requested);
         if audiences.is_empty() {
+            let [valid_for, requested] = [valid_for, requested].map(|all| &all[..all.len().min(MAX_SHOWN_AUDIENCES)]);
             return Err(format!("token audiences {valid_for:?} is invalid for the target audiences {requested:?}"));
+        }
+        if !is_cached {
+            let until = Instant::now() + VERIFIED_TTL;
+            let (bytes, owner) = (verified.memory_bytes(), &verified.user.name);
+            let value = verified.clone();
+            let decision = CachedDecision { value, owner, bytes, fresh_until: until, stale_until: until };
+            self.verified.insert(key, decision, Instant::now());
         }
         self.check_objects(&verified, token, now).await?;
         Ok(Some((verified.user.clone(), audiences)))
@@ -178,20 +191,20 @@ impl ServiceAccountAuthenticator {
     }
 
     /// Verifies signature and times of a token. None for a token of another issuer.
-    fn verify(&self, token: &str, now: SystemTime) -> Result<Option<VerifiedToken>, String> {
-        let Some(found) = claims(token) else { return Ok(None) };
-        let Some(issuer) = found.get("iss").and_then(Value::as_str) else { return Ok(None) };
+    fn verify(&self, token: &str, now: SystemTime) -> Result<Option<VerifiedAccountToken>, String> {
+        let Some(issuer) = read_issuer(token) else { return Ok(None) };
         let is_legacy = issuer == LEGACY_ISSUER;
-        if !is_legacy && !self.issuer.settings().issuers.iter().any(|known| known == issuer) {
+        if !is_legacy && !self.issuer.settings().issuers.iter().any(|known| *known == issuer) {
             return Ok(None);
         }
-        let token = UnverifiedToken::parse(token, found)?;
+        let token = UnverifiedToken::parse(token, claims(token).ok_or("the claims are malformed")?)?;
         let keys = self.issuer.keys();
-        keys.verify(&token, now)?;
+        let key_ends = keys.verify(&token, now)?;
         let claims = &token.claims;
         check_times(claims, unix_seconds(now))?;
         let mut verified = if is_legacy { self.legacy_token(claims)? } else { self.bound_token(claims)? };
         verified.keys = keys.id();
+        verified.key_ends = key_ends;
         verified.expires_at = number(claims, "exp")?;
         verified.audiences = audiences(claims)?;
         check_speakable(&verified.user)?;
@@ -199,7 +212,7 @@ impl ServiceAccountAuthenticator {
     }
 
     /// A token of a TokenRequest.
-    fn bound_token(&self, claims: &Map<String, Value>) -> Result<VerifiedToken, String> {
+    fn bound_token(&self, claims: &Map<String, Value>) -> Result<VerifiedAccountToken, String> {
         let private = claims.get("kubernetes.io").ok_or("the claim kubernetes.io is missing")?;
         let private: PrivateClaims =
             PrivateClaims::deserialize(private).map_err(|_| "the claim kubernetes.io is malformed")?;
@@ -230,11 +243,11 @@ impl ServiceAccountAuthenticator {
             (None, None, None) => None,
         };
         let account = self.object(TokenObjectKind::ServiceAccount, &namespace, account)?;
-        Ok(VerifiedToken::new(user, account, bound))
+        Ok(VerifiedAccountToken::new(user, account, bound))
     }
 
     /// A token that is stored in a Secret.
-    fn legacy_token(&self, claims: &Map<String, Value>) -> Result<VerifiedToken, String> {
+    fn legacy_token(&self, claims: &Map<String, Value>) -> Result<VerifiedAccountToken, String> {
         let text = |name: &str| match claims.get(&format!("kubernetes.io/serviceaccount/{name}")) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
             _ => Err(format!("{name} claim is missing")),
@@ -248,7 +261,7 @@ impl ServiceAccountAuthenticator {
         let secret = ObjectClaim { name: secret, uid: String::new() };
         let secret = self.object(TokenObjectKind::LegacySecret, &namespace, secret)?;
         let account = self.object(TokenObjectKind::ServiceAccount, &namespace, ObjectClaim { name, uid })?;
-        Ok(VerifiedToken::new(user, account, Some(secret)))
+        Ok(VerifiedAccountToken::new(user, account, Some(secret)))
     }
 
     fn object(&self, kind: TokenObjectKind, namespace: &str, claim: ObjectClaim) -> Result<TokenObject, String> {
@@ -267,7 +280,7 @@ impl ServiceAccountAuthenticator {
     }
 
     /// Checks that the objects of a token exist.
-    async fn check_objects(&self, verified: &VerifiedToken, token: &str, now: SystemTime) -> Result<(), String> {
+    async fn check_objects(&self, verified: &VerifiedAccountToken, token: &str, now: SystemTime) -> Result<(), String> {
         let user = &verified.user.name;
         let is_legacy = verified.bound.as_ref().is_some_and(|bound| bound.kind == TokenObjectKind::LegacySecret);
         let account =
@@ -283,6 +296,9 @@ impl ServiceAccountAuthenticator {
         let Some(bound) = &verified.bound else { return Ok(()) };
         let object = self.find(bound).await?.filter(|object| !is_deleted(object, now, is_legacy)).ok_or(INVALIDATED)?;
         if is_legacy {
+            if object.label(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+                return Err(format!("the token in the Secret has been marked invalid by the label {INVALID_SINCE}"));
+            }
             return if holds_token(&object, token) { Ok(()) } else { Err("the Secret has another token".to_owned()) };
         }
         if *object.metadata().uid != *bound.uid {
@@ -297,14 +313,48 @@ impl ServiceAccountAuthenticator {
     }
 }
 
-impl VerifiedToken {
-    fn new(user: User, account: TokenObject, bound: Option<TokenObject>) -> VerifiedToken {
-        VerifiedToken { user: Arc::new(user), keys: 0, expires_at: None, audiences: Vec::new(), account, bound }
+impl VerifiedAccountToken {
+    fn new(user: User, account: TokenObject, bound: Option<TokenObject>) -> VerifiedAccountToken {
+        VerifiedAccountToken {
+            user: Arc::new(user),
+            keys: 0,
+            expires_at: None,
+            key_ends: None,
+            audiences: Vec::new(),
+            account,
+            bound,
+        }
+    }
+
+    /// Approximate memory use.
+    fn memory_bytes(&self) -> usize {
+        let audiences: usize = self.audiences.iter().map(|audience| audience.len() + size_of::<String>()).sum();
+        let objects = [Some(&self.account), self.bound.as_ref()].into_iter().flatten();
+        let keys: usize = objects.map(|object| object.key.as_str().len() + object.uid.len()).sum();
+        size_of::<VerifiedAccountToken>() + size_of_user(&self.user) + audiences + keys
     }
 
     fn is_expired(&self, now: SystemTime) -> bool {
         self.expires_at.is_some_and(|at| unix_seconds(now) - LEEWAY_SECONDS > at)
+            || self.key_ends.is_some_and(|end| end <= now)
     }
+}
+
+/// The issuer that a token names; none for what is no JWT, or too long for a service account token.
+fn read_issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct IssuerClaim {
+        iss: String,
+    }
+    let payload = token.split('.').nth(1).filter(|_| token.len() <= MAX_TOKEN_BYTES)?;
+    let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
+    serde_json::from_slice::<IssuerClaim>(&payload).ok().map(|claim| claim.iss)
+}
+
+/// The audiences in both lists, in the order of the first.
+fn common_audiences(valid_for: &[String], requested: &[String]) -> Vec<String> {
+    let requested: HashSet<&String> = requested.iter().collect();
+    valid_for.iter().filter(|audience| requested.contains(audience)).cloned().collect()
 }
 
 /// The user of a ServiceAccount (`ServiceAccountInfo.UserInfo` in `k8s.io/apiserver/pkg/authentication/serviceaccount`).

@@ -18,7 +18,7 @@ pub struct TokenKey {
     pub material: TokenKeyMaterial,
     /// From when on it signs, if it can.
     pub signs_from: SystemTime,
-    /// When it ends: no token that it signed is valid afterwards.
+    /// From when on it verifies no token.
     pub verifies_until: Option<SystemTime>,
 }
 
@@ -84,17 +84,19 @@ impl KeySet {
         signing.max_by_key(|(from, _)| *from).map(|(_, key)| key)
     }
 
-    /// Verifies the signature of a token. Without a key ID in its header each key is tried.
+    /// Verifies the signature of a token; returns when the key ends. Without a key ID in the token's header each key is
+    /// tried.
     ///
     /// # Errors
     /// Why no key verifies it.
-    pub fn verify(&self, token: &UnverifiedToken<'_>, now: SystemTime) -> Result<(), &'static str> {
+    pub fn verify(&self, token: &UnverifiedToken<'_>, now: SystemTime) -> Result<Option<SystemTime>, &'static str> {
         let is_named = |key: &&TokenKey| token.key_id.is_empty() || key.public().key_id == token.key_id;
         let mut candidates = self.verifying(now).filter(is_named).peekable();
         if candidates.peek().is_none() {
             return Err("invalid signature, no keys found");
         }
-        if candidates.any(|key| key.public().verifies(token)) { Ok(()) } else { Err("the signature is not valid") }
+        let verifying = candidates.find(|key| key.public().verifies(token)).ok_or("the signature is not valid")?;
+        Ok(verifying.verifies_until)
     }
 
     /// The key set for those who verify tokens elsewhere (RFC 7517).

@@ -90,13 +90,16 @@ impl VerificationKey {
     /// Why there is none, without any part of the file.
     pub fn all_from_pem(pem: &[u8]) -> Result<Vec<VerificationKey>, String> {
         let mut keys = Vec::new();
-        for public in SubjectPublicKeyInfoDer::pem_slice_iter(pem).flatten() {
-            keys.push(VerificationKey::from_der(&public)?);
+        // A block that is broken may be half of a file that is being written.
+        let broken = |_| "has a broken PEM block".to_owned();
+        for public in SubjectPublicKeyInfoDer::pem_slice_iter(pem) {
+            keys.push(VerificationKey::from_der(&public.map_err(broken)?)?);
         }
-        for private in PrivateKeyDer::pem_slice_iter(pem).flatten() {
-            keys.push(SigningKey::from_der(&private)?.public);
+        for private in PrivateKeyDer::pem_slice_iter(pem) {
+            keys.push(SigningKey::from_der(&private.map_err(broken)?)?.public);
         }
-        for certificate in CertificateDer::pem_slice_iter(pem).flatten() {
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(broken)?;
             let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&certificate)
                 .map_err(|_| "a certificate is malformed".to_owned())?;
             keys.push(VerificationKey::from_der(parsed.public_key().raw)?);

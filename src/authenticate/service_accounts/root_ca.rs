@@ -22,6 +22,10 @@ impl WatchedFileContent for RootCa {
     fn read(path: &Path) -> Result<RootCa, Problems> {
         let read = std::fs::read_to_string(path);
         let pem = read.map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
+        if pem.contains("PRIVATE KEY-----") {
+            let why = "contains a private key, and every namespace would get it; name a file with certificates alone";
+            return Err(Problem::new(path.display(), why).into());
+        }
         Bundle::from_pem(pem.as_bytes(), path.display())?;
         Ok(RootCa(pem))
     }

@@ -44,7 +44,7 @@ pub struct RotateOptions {
     /// Data directory of the gateway
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Longest lifetime of a token, which is that of the old key from the change on
+    /// How long the keys before verify after the new one begins to sign: as long as any token lives, 1h at least
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = kubeapi::duration::parse)]
     pub max_token_expiration: Duration,
 }
@@ -170,11 +170,20 @@ fn init_message(dir: &Path, names: &[String], server: &str) -> String {
     )
 }
 
+/// Least value of `--max-token-expiration`: the least lifetime that `--service-account-max-token-expiration` allows.
+const MIN_TOKEN_EXPIRATION: Duration = Duration::from_secs(3600);
+
 /// Replaces the key that signs service account tokens.
 ///
 /// # Errors
 /// There is no key file, or it cannot be written; a new key waits already.
 pub fn rotate(options: &RotateOptions, now: SystemTime) -> Result<String, Problem> {
+    if options.max_token_expiration < MIN_TOKEN_EXPIRATION {
+        return Err(Problem::new(
+            "--max-token-expiration",
+            "is less than an hour: tokens that were issued would end early",
+        ));
+    }
     let rotation = rotate_keys(&options.data_dir, options.max_token_expiration, now)?;
     let time = |time: SystemTime| jiff::Timestamp::try_from(time).map_or(String::new(), |time| format!("{time:.0}"));
     Ok(format!(

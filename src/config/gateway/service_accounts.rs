@@ -71,6 +71,9 @@ pub(super) fn service_accounts(parser: &mut FlagParser<'_>, data_dir: &Path) -> 
     let signing_file = parser.path(signing);
     let files: Vec<String> = parser.list(verification);
     let files: Vec<_> = files.iter().map(|path| parser.resolve_path(verification, path)).collect();
+    if signing_file.is_none() && !files.is_empty() {
+        parser.add_problem(verification, format_args!("needs --{signing}: without it no token can be issued"));
+    }
     let keys = match (signing_file, files) {
         (None, files) if files.is_empty() => KeySource::Directory(data_dir.to_owned()),
         (signing, verification) => KeySource::Files { signing, verification },

@@ -12,12 +12,13 @@ use store::Key;
 use store::watch_cache::{Error, ResourceCollection, Stored, WatchEvent, WatchEventKind};
 
 use crate::authenticate::service_accounts::{RootCa, TokenAccount, TokenIssuer};
+use crate::compute::run_for_server;
 use crate::controllers::builtin_collection;
 use crate::controllers::runner::{Controller, FeedEvent};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::Published;
-use crate::rest::{ApiServer, unavailable};
+use crate::rest::{ApiServer, PropagationPolicy, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The type of the Secrets.
@@ -28,6 +29,7 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 /// The controller that fills token Secrets, and deletes them when their ServiceAccount is gone. A key is a Secret.
 pub(in crate::controllers) struct TokenSecretController {
+    api: ApiServer,
     issuer: Arc<TokenIssuer>,
     root_ca: Option<Published<RootCa>>,
     accounts: ResourceCollection,
@@ -47,6 +49,7 @@ impl TokenSecretController {
     ) -> Result<Option<TokenSecretController>, Status> {
         let Some(issuer) = api.token_issuer() else { return Ok(None) };
         Ok(Some(TokenSecretController {
+            api: api.clone(),
             issuer: issuer.clone(),
             root_ca,
             accounts: builtin_collection(api, "", "serviceaccounts")?,
@@ -69,26 +72,32 @@ impl TokenSecretController {
     pub(in crate::controllers) fn observe_secret(&self, event: &FeedEvent<'_>) {
         if let FeedEvent::Object(WatchEvent { kind, object: Some(secret), .. }) = event
             && *kind != WatchEventKind::Deleted
-            && is_token_secret(secret)
+            && self.is_token_secret(secret)
         {
             self.queue.add(secret.key().clone());
         }
     }
 
-    /// Adds the token Secrets of the namespace of a ServiceAccount that was created or deleted.
+    /// Adds the token Secrets of the namespace of a ServiceAccount that was deleted.
     pub(in crate::controllers) fn observe_account(&self, event: &FeedEvent<'_>) {
         if let FeedEvent::Object(WatchEvent { kind, object: Some(account), .. }) = event
-            && *kind != WatchEventKind::Modified
+            && *kind == WatchEventKind::Deleted
         {
             let Ok(prefix) = self.secrets.prefix().namespace(account.namespace()) else { return };
             let snapshot = self.secrets.snapshot();
-            let secrets = snapshot.range(&prefix, None).filter(|secret| is_token_secret(secret));
+            let secrets = snapshot.range(&prefix, None).filter(|secret| self.is_token_secret(secret));
             secrets.for_each(|secret| self.queue.add(secret.key().clone()));
         }
     }
 
+    /// Whether a stored Secret is of the type.
+    fn is_token_secret(&self, secret: &Stored) -> bool {
+        let fields = self.secrets.declared_fields();
+        fields.iter().position(|field| field.name() == "type").is_some_and(|index| secret.field(index) == TOKEN_TYPE)
+    }
+
     /// Adds what is missing in a Secret; returns whether something was.
-    fn complete(&self, secret: &mut Map<String, Value>, account: &Stored) -> Result<bool, Status> {
+    async fn complete(&self, secret: &mut Map<String, Value>, account: &Arc<Stored>) -> Result<bool, Status> {
         let (namespace, name, uid) = (account.namespace(), account.name(), &*account.metadata().uid);
         let before = secret.clone();
         if let Some(metadata) = secret.get_mut("metadata") {
@@ -108,17 +117,15 @@ impl TokenSecretController {
             data["namespace"] = STANDARD.encode(namespace).into();
         }
         if is_empty(&data["token"]) {
-            let token = self.issuer.issue_for_secret(TokenAccount { namespace, name, uid }, &secret_name);
-            data["token"] = STANDARD.encode(token.map_err(Status::internal_error)?).into();
+            let (issuer, account) = (self.issuer.clone(), account.clone());
+            let issued = run_for_server(move || {
+                let (namespace, name, uid) = (account.namespace(), account.name(), &*account.metadata().uid);
+                issuer.issue_for_secret(TokenAccount { namespace, name, uid }, &secret_name)
+            });
+            data["token"] = STANDARD.encode(issued.await?.map_err(Status::internal_error)?).into();
         }
         Ok(*secret != before)
     }
-}
-
-/// Whether a stored Secret may be of the type. The object itself says it exactly.
-fn is_token_secret(secret: &Stored) -> bool {
-    const TEXT: &[u8] = TOKEN_TYPE.as_bytes();
-    secret.bytes().windows(TEXT.len()).any(|part| part == TEXT)
 }
 
 impl Controller for TokenSecretController {
@@ -150,9 +157,14 @@ impl Controller for TokenSecretController {
         };
         let account = account.filter(|account| uid.is_empty() || *account.metadata().uid == *uid);
         let outcome = match account {
-            None => self.secrets.delete(key, stored.revision()).await.map(drop),
+            None => {
+                let kind = self.api.catalog().get().find("", "v1", "secrets").map(|entry| entry.kind.clone());
+                let kind = kind.ok_or_else(|| Status::internal_error("no Secrets"))?;
+                // As a client does: a finalizer keeps it.
+                return self.api.delete_collected(&kind, &self.secrets, &stored, PropagationPolicy::Background).await;
+            }
             Some(account) => {
-                if !self.complete(&mut secret, &account)? {
+                if !self.complete(&mut secret, &account).await? {
                     return Ok(());
                 }
                 let value = write_stored_json(&secret).bytes;
