@@ -194,7 +194,7 @@ impl ServiceAccountAuthenticator {
     fn verify(&self, token: &str, now: SystemTime) -> Result<Option<VerifiedAccountToken>, String> {
         let Some(issuer) = read_issuer(token) else { return Ok(None) };
         let is_legacy = issuer == LEGACY_ISSUER;
-        if !is_legacy && !self.issuer.settings().issuers.iter().any(|known| *known == issuer) {
+        if !is_legacy && !self.issuer.settings().issuers.contains(&issuer) {
             return Ok(None);
         }
         let token = UnverifiedToken::parse(token, claims(token).ok_or("the claims are malformed")?)?;
