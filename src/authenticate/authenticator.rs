@@ -266,8 +266,8 @@ impl Authenticator {
         }
         if let Some(accounts) = service_accounts {
             // Boxed, to keep the futures of other requests small.
-            match Box::pin(accounts.authenticate(token, None)).await {
-                Ok(Some((user, _))) => return Some(user),
+            match Box::pin(accounts.authenticate(token)).await {
+                Ok(Some(user)) => return Some(user),
                 Ok(None) => {}
                 Err(why) => attempt.add_error(authenticator, format!("ServiceAccount: {why}")),
             }

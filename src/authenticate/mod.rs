@@ -52,7 +52,5 @@ pub mod parsers {
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Extra key that identifies the credential (Kubernetes' `user.CredentialIDKey`).
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use kubeapi::User;
+use kubeapi::{CREDENTIAL_ID, User};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::request_header::RequestHeaderConfig;
-use super::{AUTHENTICATED, CREDENTIAL_ID, StaticTokens, groups, header_safe};
+use super::{AUTHENTICATED, StaticTokens, groups, header_safe};
 use crate::tls::{Bundle, ClientTrust, PeerCertificate};
 
 /// One client connection.

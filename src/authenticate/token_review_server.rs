@@ -48,7 +48,7 @@ impl Authenticator {
             return authenticated(user, both);
         }
         if let Some(accounts) = service_accounts {
-            match accounts.authenticate(token, Some(requested)).await {
+            match accounts.review(token, requested).await {
                 Ok(Some((user, audiences))) => return authenticated(user, audiences),
                 Ok(None) => {}
                 Err(why) => errors.push(why),

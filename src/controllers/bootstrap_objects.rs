@@ -12,11 +12,11 @@ use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value};
 use store::Key;
-use store::watch_cache::{Error, ResourceCollection, Stored};
+use store::watch_cache::{ResourceCollection, Stored};
 
 use super::policy_reconciliation::{Reconciliation, reconcile};
 use super::runner::Controller;
-use super::{builtin_collection, read_latest};
+use super::{builtin_collection, finish_write, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::resources::ServedKind;
@@ -91,10 +91,7 @@ impl BootstrapObject {
     async fn create(&self, collection: &ResourceCollection, key: &Key) -> Result<(), Status> {
         let (group, plural) = self.kind.resource.group_resource();
         let value = new_object(group, &self.kind.version.version, plural, self.object.clone())?;
-        match collection.create(key, value, None).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(collection.create(key, value, None).await)
     }
 
     /// Adds what is missing to a stored role or binding.

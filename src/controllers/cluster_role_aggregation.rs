@@ -8,13 +8,13 @@ use std::sync::Arc;
 use kubeapi::json::write_stored_json;
 use kubeapi::{LabelSelector, Status};
 use serde_json::{Map, Value};
-use store::watch_cache::{Error, ResourceCollection, Stored, WatchEventKind};
+use store::watch_cache::{ResourceCollection, Stored, WatchEventKind};
 
 use super::runner::{Controller, FeedEvent};
-use super::{builtin_collection, read_latest};
+use super::{builtin_collection, finish_write, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::{ApiServer, unavailable};
+use crate::rest::ApiServer;
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The controller that writes the rules. A key is the name of an aggregated ClusterRole.
@@ -113,11 +113,6 @@ impl Controller for ClusterRoleAggregationController {
         }
         role.insert("rules".to_owned(), rules.into());
         let value = write_stored_json(&role).bytes;
-        match self.roles.update(&key, stored.revision(), value.into(), None).await {
-            Ok(_) => Ok(()),
-            // The change has an event, which adds the key again.
-            Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(self.roles.update(&key, stored.revision(), value.into(), None).await)
     }
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use kubeapi::Status;
 use store::Key;
-use store::watch_cache::{Notifier, ResourceCollection, Stored};
+use store::watch_cache::{Error, Notifier, ResourceCollection, Stored};
 use tokio::task::JoinSet;
 
 use self::bootstrap_objects::BootstrapObjectController;
@@ -53,6 +53,7 @@ use crate::rest::{ApiServer, unavailable};
 /// The controllers of one embedded API server.
 pub struct Controllers {
     api: ApiServer,
+    enabled: EnabledControllers,
     bootstrap_objects: BootstrapObjectController,
     cluster_role_aggregation: Rc<ClusterRoleAggregationController>,
     crds: Rc<CrdController>,
@@ -79,7 +80,7 @@ impl Controllers {
     pub async fn start(
         api: &ApiServer,
         root_ca: Option<Published<RootCa>>,
-        enabled: &EnabledControllers,
+        enabled: EnabledControllers,
         metrics: &WorkQueueRegistry,
     ) -> Result<Controllers, Status> {
         let local_api_services = Rc::new(LocalApiServiceController::new(api, metrics)?);
@@ -104,7 +105,7 @@ impl Controllers {
             kubernetes_service: Rc::new(kubernetes_service),
             local_api_services,
             namespaces: Rc::new(NamespaceController::new(api)?),
-            namespace_objects: namespace_objects(api, root_ca.clone(), enabled, metrics)?,
+            namespace_objects: namespace_objects(api, root_ca.clone(), &enabled, metrics)?,
             policy: Rc::new(RbacPolicyFeed::start(api).await?),
             service_addresses: Rc::new(service_addresses),
             system_namespaces: Rc::new(system_namespaces),
@@ -112,17 +113,25 @@ impl Controllers {
                 true => TokenSecretController::new(api, root_ca, metrics)?.map(Rc::new),
                 false => None,
             },
+            enabled,
         })
     }
 
     /// Runs the controllers on this thread until the process drains. The thread should run `notifier`.
-    pub async fn run(self, notifier: Notifier, enabled: EnabledControllers) {
+    pub async fn run(self, notifier: Notifier) {
         let mut drain = self.api.drain().clone();
         let mut tasks = JoinSet::new();
-        self.spawn_feeds(&mut tasks, &notifier, &enabled);
+        self.spawn_feeds(&mut tasks, &notifier);
         self.run_accounts(&mut tasks);
         let Controllers {
-            bootstrap_objects, crds, crd_removal, local_api_services, namespaces, system_namespaces, ..
+            enabled,
+            bootstrap_objects,
+            crds,
+            crd_removal,
+            local_api_services,
+            namespaces,
+            system_namespaces,
+            ..
         } = self;
         tasks.spawn_local(async move { run(&bootstrap_objects).await });
         let (default_service_cidr, kubernetes_service) = (self.default_service_cidr, self.kubernetes_service);
@@ -200,7 +209,7 @@ impl Controllers {
     }
 
     /// Spawns what adds the keys of changed objects to the queues.
-    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier, enabled: &EnabledControllers) {
+    fn spawn_feeds(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
         let crds = self.crds.clone();
         spawn_feed(tasks, notifier, self.crds.collection(), move |_| crds.observe());
         let services = self.local_api_services.clone();
@@ -211,14 +220,14 @@ impl Controllers {
             let policy = self.policy.clone();
             spawn_feed(tasks, notifier, collection, move |event| policy.observe(number, event));
         }
-        if enabled.runs(ManagedController::ClusterRoleAggregation) {
+        if self.enabled.runs(ManagedController::ClusterRoleAggregation) {
             let aggregation = self.cluster_role_aggregation.clone();
             let roles = self.cluster_role_aggregation.roles();
             spawn_feed(tasks, notifier, roles, move |event| aggregation.observe(event));
         }
         let (namespaces, system) = (self.namespaces.clone(), self.system_namespaces.clone());
         let namespace_objects = self.namespace_objects.clone();
-        let empties_namespaces = enabled.runs(ManagedController::Namespace);
+        let empties_namespaces = self.enabled.runs(ManagedController::Namespace);
         spawn_feed(tasks, notifier, self.namespaces.collection(), move |event| {
             if empties_namespaces {
                 namespaces.observe(event);
@@ -272,6 +281,17 @@ async fn read_latest(
     let key = collection.prefix().key(namespace, name).map_err(Status::internal_error)?;
     let latest = collection.get_latest(&key).await.map_err(|error| unavailable(&error))?;
     Ok((key, latest))
+}
+
+/// The result of a write of a controller. If another writer was faster, its change has an event, which adds the key again.
+///
+/// # Errors
+/// Errors of the store.
+fn finish_write<T>(written: Result<T, Error>) -> Result<(), Status> {
+    match written {
+        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(unavailable(&error)),
+    }
 }
 
 /// The collection of a built-in resource.

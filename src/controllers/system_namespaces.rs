@@ -2,12 +2,12 @@
 
 use kubeapi::Status;
 use serde_json::{Map, Value, json};
-use store::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
+use store::watch_cache::{ResourceCollection, WatchEvent, WatchEventKind};
 
 use super::runner::{Controller, FeedEvent};
-use super::{builtin_collection, read_latest};
+use super::{builtin_collection, finish_write, read_latest};
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::{ApiServer, create_empty, new_object, unavailable};
+use crate::rest::{ApiServer, create_empty, new_object};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Namespaces that kube-apiserver creates.
@@ -70,9 +70,6 @@ impl Controller for SystemNamespaceController {
         object.insert("kind".to_owned(), json!("Namespace"));
         object.insert("metadata".to_owned(), json!({"name": name}));
         let value = new_object("", "v1", "namespaces", object)?;
-        match create_empty(&self.api, &self.namespaces, &key, value).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(create_empty(&self.api, &self.namespaces, &key, value).await)
     }
 }

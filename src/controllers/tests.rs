@@ -15,14 +15,14 @@ use crate::rest::{ApiServer, ApiServerSettings};
 /// Runs the controllers until `is_done`, at most a minute.
 async fn run_until(api: &ApiServer, is_done: impl AsyncFn() -> bool) {
     let controllers =
-        Controllers::start(api, None, &EnabledControllers::default(), &WorkQueueRegistry::default()).await.unwrap();
+        Controllers::start(api, None, EnabledControllers::default(), &WorkQueueRegistry::default()).await.unwrap();
     let notifier = api.collections().notifier();
     let run = async {
         tokio::task::spawn_local({
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier, EnabledControllers::default()));
+        tokio::task::spawn_local(controllers.run(notifier));
         wait_until(is_done).await;
     };
     LocalSet::new().run_until(run).await;
@@ -233,7 +233,7 @@ async fn service_cidr_gets_a_second_range_and_is_not_changed_otherwise() {
             "spec": {"cidrs": stored},
         });
         let (_, api) = server_with(&[("/registry/servicecidrs/kubernetes", cidr)], two).await;
-        Controllers::start(&api, None, &EnabledControllers::default(), &WorkQueueRegistry::default()).await.unwrap();
+        Controllers::start(&api, None, EnabledControllers::default(), &WorkQueueRegistry::default()).await.unwrap();
         let cidrs = api.builtin_collection("networking.k8s.io", "servicecidrs").unwrap();
         assert_eq!(get(&cidrs, "kubernetes").unwrap()["spec"]["cidrs"], expected);
     }

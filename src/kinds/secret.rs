@@ -1,5 +1,7 @@
 //! Secrets (`ValidateSecret`, `pkg/apis/core/v1/conversion.go`).
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubeapi::field_error::{FieldError, FieldErrors, FieldPath};
@@ -72,8 +74,10 @@ fn secret_warnings(written: &WrittenObject<'_>) -> Vec<String> {
 /// Types of the PEM blocks of a file, in order.
 fn pem_types(file: &[u8]) -> Vec<String> {
     let file = String::from_utf8_lossy(file);
-    let names = file.lines().filter_map(|line| line.trim_end().strip_prefix("-----BEGIN ")?.strip_suffix("-----"));
-    names.filter(|name| file.contains(&format!("-----END {name}-----"))).map(str::to_owned).collect()
+    let names =
+        |prefix| file.lines().filter_map(move |line| line.trim_end().strip_prefix(prefix)?.strip_suffix("-----"));
+    let ended: HashSet<&str> = names("-----END ").collect();
+    names("-----BEGIN ").filter(|name| ended.contains(name)).map(str::to_owned).collect()
 }
 
 /// Validates a Secret.

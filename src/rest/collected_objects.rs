@@ -45,7 +45,7 @@ impl ApiServer {
             };
             let status = match remove(collection, &target, current, &options).await {
                 Ok(removed) => {
-                    self.note_collected(&target, &removed).await;
+                    self.note_removal(&target, &removed).await;
                     return Ok(());
                 }
                 Err(Status { code: 404, .. }) => return Ok(()),
@@ -61,15 +61,6 @@ impl ApiServer {
             current = latest;
         }
         Ok(())
-    }
-
-    async fn note_collected(&self, target: &ObjectTarget<'_>, removed: &Removed) {
-        if let Removed::Gone(last, _) = removed {
-            self.note_removed(target);
-            if target.rules.allocates_addresses {
-                self.release_deleted_service(last).await;
-            }
-        }
     }
 
     /// Changes the metadata of an object. Deletes it if it is marked and its last finalizer is removed. Returns false if
@@ -98,7 +89,7 @@ impl ApiServer {
             Some(value) => collection.update(key, revision, value.into(), None).await.map(drop),
             None => match collection.delete(key, revision).await {
                 Ok(revision) => {
-                    self.note_collected(&target, &Removed::Gone(object.clone(), revision)).await;
+                    self.note_removal(&target, &Removed::Gone(object.clone(), revision)).await;
                     Ok(())
                 }
                 Err(error) => Err(error),

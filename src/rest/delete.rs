@@ -21,6 +21,18 @@ use super::target::ObjectTarget;
 use super::{namespace, read};
 use crate::conversion::{has_webhook, stored_object};
 
+impl ApiServer {
+    /// Frees the addresses of an object that is gone, and tells controllers of it.
+    pub(super) async fn note_removal(&self, target: &ObjectTarget<'_>, removed: &Removed) {
+        if let Removed::Gone(last, _) = removed {
+            self.note_removed(target);
+            if target.rules.allocates_addresses {
+                self.release_deleted_service(last).await;
+            }
+        }
+    }
+}
+
 /// Deletes an object, or marks it if finalizers remain.
 ///
 /// # Errors
@@ -39,13 +51,8 @@ pub(super) async fn delete(
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
     let removed = remove(collection, target, current, &options).await?;
-    if let Removed::Gone(last, _) = &removed
-        && !options.is_dry_run
-    {
-        api.note_removed(target);
-        if target.rules.allocates_addresses {
-            api.release_deleted_service(last).await;
-        }
+    if !options.is_dry_run {
+        api.note_removal(target, &removed).await;
     }
     let content = match removed {
         Removed::Gone(last, revision) if is_marked_first(target, &last) => {

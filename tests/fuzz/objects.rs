@@ -374,7 +374,7 @@ fn stored_object_requests() {
     let store = Arc::new(MemoryStore::new());
     let api = ApiServer::new(Collections::new(store, HistoryLimits::default(), clock), settings, drain);
     let enabled = narthex::controllers::EnabledControllers::default();
-    local.block_on(&runtime, Controllers::start(&api, None, &enabled, &WorkQueueRegistry::default())).unwrap();
+    local.block_on(&runtime, Controllers::start(&api, None, enabled, &WorkQueueRegistry::default())).unwrap();
     let notifier = api.collections().notifier();
     let user = local.block_on(&runtime, anonymous_user());
     let fixture = std::panic::AssertUnwindSafe((runtime, local, api, notifier, user));

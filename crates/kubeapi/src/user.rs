@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Extra key with the ID of the credential of a user (Kubernetes' `user.CredentialIDKey`).
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// An authenticated user (`k8s.io/apiserver/pkg/authentication/user.Info`).
 ///
 /// Groups and extra values keep the authenticator's order and duplicates, also in the headers to the backend.

@@ -1,12 +1,20 @@
 //! Mapping of the claims of a verified token to a user, like `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
 
-use kubeapi::User;
+use kubeapi::{CREDENTIAL_ID, User};
 use serde_json::{Value, json};
 
 use super::configuration::{ClaimSource, ClaimValidationRule, JwtIssuer};
 use super::token::Claims;
-use crate::authenticate::CREDENTIAL_ID;
 use crate::expression::{EvaluatedValue, Expression, ExpressionInput};
+
+/// Adds the ID of a token, the claim `jti`, to the extra values of its user.
+pub(in crate::authenticate) fn add_credential_id(user: &mut User, claims: &Claims) {
+    if let Some(Value::String(id)) = claims.get("jti")
+        && !id.is_empty()
+    {
+        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
+    }
+}
 
 /// Maps `claims` to a user by the rules of `issuer`, without `system:authenticated`.
 ///
@@ -26,11 +34,7 @@ pub(super) fn map_user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, Stri
             _ => return Err("uid claim expression must return a string".to_owned()),
         },
     };
-    if let Some(Value::String(id)) = claims.get("jti")
-        && !id.is_empty()
-    {
-        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
-    }
+    add_credential_id(&mut user, claims);
     for (key, expression) in &issuer.extra {
         let values = text_list(evaluate(expression, input)?).ok_or_else(|| {
             format!("extra expression '{}' must return a string or a list of strings", expression.source())

@@ -28,6 +28,7 @@ use fetch::JwksSource;
 pub(super) use jwks::{Jwks, SignatureVerification};
 use jwks_cache::{JwksCache, JwksRefresher, JwksSnapshot};
 use kubeapi::User;
+pub(super) use mapping::add_credential_id;
 pub use openid::OidcFlags;
 use token::Claims;
 pub(super) use token::{UnverifiedToken, claims};

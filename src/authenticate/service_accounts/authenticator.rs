@@ -16,9 +16,10 @@ use store::Key;
 use store::watch_cache::{ResourceCollection, Stored};
 
 use super::issuer::{LEGACY_ISSUER, TokenIssuer, unix_seconds, user_name};
-use crate::authenticate::jwt::{UnverifiedToken, claims};
+use super::key_set::KeySet;
+use crate::authenticate::jwt::{UnverifiedToken, add_credential_id, claims};
 use crate::authenticate::token_review::size_of_user;
-use crate::authenticate::{AUTHENTICATED, CREDENTIAL_ID, check_speakable};
+use crate::authenticate::{AUTHENTICATED, check_speakable};
 use crate::decision_cache::{CacheLimits, CachedDecision, DecisionCache, DigestSecret};
 use crate::observe::metrics::{CacheResult, DecisionCacheKind, Metrics};
 use crate::process::Problem;
@@ -72,8 +73,10 @@ struct VerifiedAccountToken {
     expires_at: Option<i64>,
     /// When the key ends that verified it.
     key_ends: Option<SystemTime>,
-    /// Its audiences; none if it has none of its own.
+    /// Its audiences; those of this server if it has none of its own.
     audiences: Vec<String>,
+    /// Whether this server is among them.
+    is_for_server: bool,
     account: TokenObject,
     bound: Option<TokenObject>,
 }
@@ -144,45 +147,53 @@ impl ServiceAccountAuthenticator {
         &self.issuer
     }
 
-    /// Authenticates a token for `requested` audiences, or for those of this server. None for a token of another issuer.
+    /// Authenticates a token for this server. None for a token of another issuer.
     ///
     /// # Errors
     /// Why the token is not valid, for the log.
-    pub async fn authenticate(&self, token: &str, requested: Option<&[String]>) -> Result<Option<TokenUser>, String> {
-        let key = self.secret.key(|digest| digest.text(token));
-        let keys = self.issuer.keys();
+    pub async fn authenticate(&self, token: &str) -> Result<Option<Arc<User>>, String> {
         let now = SystemTime::now();
-        let cached = self.verified.get_fresh(&key, Instant::now());
-        let cached = cached.filter(|verified| verified.keys == keys.id() && !verified.is_expired(now));
-        let is_cached = cached.is_some();
-        let verified = match cached {
-            Some(verified) => {
-                self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Hit);
-                verified
-            }
-            None => {
-                let Some(verified) = self.verify(token, now)? else { return Ok(None) };
-                self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Miss);
-                Arc::new(verified)
-            }
-        };
-        let ours = &self.issuer.settings().audiences;
-        let valid_for = if verified.audiences.is_empty() { ours } else { &verified.audiences };
-        let requested = requested.filter(|audiences| !audiences.is_empty()).unwrap_or(ours);
-        let audiences = common_audiences(valid_for, requested);
-        if audiences.is_empty() {
-            let [valid_for, requested] = [valid_for, requested].map(|all| &all[..all.len().min(MAX_SHOWN_AUDIENCES)]);
-            return Err(format!("token audiences {valid_for:?} is invalid for the target audiences {requested:?}"));
+        let Some(verified) = self.find_verified(token, now)? else { return Ok(None) };
+        if !verified.is_for_server {
+            return Err(verified.audience_error(&self.issuer.settings().audiences));
         }
-        if !is_cached {
-            let until = Instant::now() + VERIFIED_TTL;
-            let (bytes, owner) = (verified.memory_bytes(), &verified.user.name);
-            let value = verified.clone();
-            let decision = CachedDecision { value, owner, bytes, fresh_until: until, stale_until: until };
-            self.verified.insert(key, decision, Instant::now());
+        self.check_objects(&verified, token, now).await?;
+        Ok(Some(verified.user.clone()))
+    }
+
+    /// Authenticates a token for some of the `requested` audiences. None for a token of another issuer.
+    ///
+    /// # Errors
+    /// Why the token is not valid, for the log.
+    pub async fn review(&self, token: &str, requested: &[String]) -> Result<Option<TokenUser>, String> {
+        let now = SystemTime::now();
+        let Some(verified) = self.find_verified(token, now)? else { return Ok(None) };
+        let audiences = common_audiences(&verified.audiences, requested);
+        if audiences.is_empty() {
+            return Err(verified.audience_error(requested));
         }
         self.check_objects(&verified, token, now).await?;
         Ok(Some((verified.user.clone(), audiences)))
+    }
+
+    /// A token whose signature and times are verified, now or a short time ago. None for a token of another issuer.
+    fn find_verified(&self, token: &str, now: SystemTime) -> Result<Option<Arc<VerifiedAccountToken>>, String> {
+        let key = self.secret.key(|digest| digest.text(token));
+        let keys = self.issuer.keys();
+        let cached = self.verified.get_fresh(&key, Instant::now());
+        let cached = cached.filter(|verified| verified.keys == keys.id() && !verified.is_expired(now));
+        if let Some(verified) = cached {
+            self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Hit);
+            return Ok(Some(verified));
+        }
+        let Some(verified) = self.verify(token, &keys, now)? else { return Ok(None) };
+        self.metrics.reviews().record_lookup(DecisionCacheKind::ServiceAccount, CacheResult::Miss);
+        let verified = Arc::new(verified);
+        let until = Instant::now() + VERIFIED_TTL;
+        let (bytes, owner, value) = (verified.memory_bytes(), &verified.user.name, verified.clone());
+        let decision = CachedDecision { value, owner, bytes, fresh_until: until, stale_until: until };
+        self.verified.insert(key, decision, Instant::now());
+        Ok(Some(verified))
     }
 
     /// Removes expired entries of the cache. Call it periodically.
@@ -191,14 +202,13 @@ impl ServiceAccountAuthenticator {
     }
 
     /// Verifies signature and times of a token. None for a token of another issuer.
-    fn verify(&self, token: &str, now: SystemTime) -> Result<Option<VerifiedAccountToken>, String> {
+    fn verify(&self, token: &str, keys: &KeySet, now: SystemTime) -> Result<Option<VerifiedAccountToken>, String> {
         let Some(issuer) = read_issuer(token) else { return Ok(None) };
         let is_legacy = issuer == LEGACY_ISSUER;
         if !is_legacy && !self.issuer.settings().issuers.contains(&issuer) {
             return Ok(None);
         }
         let token = UnverifiedToken::parse(token, claims(token).ok_or("the claims are malformed")?)?;
-        let keys = self.issuer.keys();
         let key_ends = keys.verify(&token, now)?;
         let claims = &token.claims;
         check_times(claims, unix_seconds(now))?;
@@ -206,7 +216,12 @@ impl ServiceAccountAuthenticator {
         verified.keys = keys.id();
         verified.key_ends = key_ends;
         verified.expires_at = number(claims, "exp")?;
+        let server = &self.issuer.settings().audiences;
         verified.audiences = audiences(claims)?;
+        if verified.audiences.is_empty() {
+            verified.audiences.clone_from(server);
+        }
+        verified.is_for_server = !common_audiences(&verified.audiences, server).is_empty();
         check_speakable(&verified.user)?;
         Ok(Some(verified))
     }
@@ -231,11 +246,7 @@ impl ServiceAccountAuthenticator {
             add("node-name", &node.name);
             add("node-uid", &node.uid);
         }
-        if let Some(Value::String(id)) = claims.get("jti")
-            && !id.is_empty()
-        {
-            user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
-        }
+        add_credential_id(&mut user, claims);
         let bound = match (secret, pod, node) {
             (Some(secret), ..) => Some(self.object(TokenObjectKind::Secret, &namespace, secret)?),
             (None, Some(pod), _) => Some(self.object(TokenObjectKind::Pod, &namespace, pod)?),
@@ -321,9 +332,16 @@ impl VerifiedAccountToken {
             expires_at: None,
             key_ends: None,
             audiences: Vec::new(),
+            is_for_server: false,
             account,
             bound,
         }
+    }
+
+    /// Why the token is not valid for some audiences.
+    fn audience_error(&self, requested: &[String]) -> String {
+        let [own, requested] = [&self.audiences, requested].map(|all| &all[..all.len().min(MAX_SHOWN_AUDIENCES)]);
+        format!("token audiences {own:?} is invalid for the target audiences {requested:?}")
     }
 
     /// Approximate memory use.

@@ -222,13 +222,13 @@ impl KeyFileEntry {
 pub fn rotate_keys(directory: &Path, max_lifetime: Duration, now: SystemTime) -> Result<KeyRotation, Problem> {
     let path = directory.join(KEY_FILE_NAME);
     let mut file = KeyFile::read(&path)?;
-    let today = FileTime::new(now);
-    if let Some(waiting) = file.keys.iter().find(|key| key.signs_from > today) {
+    let now_time = FileTime::new(now);
+    if let Some(waiting) = file.keys.iter().find(|key| key.signs_from > now_time) {
         let at = String::from(waiting.signs_from);
         let message = format!("a new key begins to sign at {at}; rotate again after that");
         return Err(Problem::new(path.display(), message));
     }
-    file.keys.retain(|key| key.verifies_until.is_none_or(|until| until > today));
+    file.keys.retain(|key| key.verifies_until.is_none_or(|until| until > now_time));
     let signs_from = now + KEY_SET_MAX_AGE;
     let previous_verify_until = signs_from + max_lifetime;
     for key in &mut file.keys {

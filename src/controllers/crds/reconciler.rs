@@ -9,16 +9,17 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value};
 use store::Revision;
-use store::watch_cache::{Error, ResourceCollection, Stored};
+use store::watch_cache::{ResourceCollection, Stored};
 
 use super::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use super::names::{TakenNames, accept_names};
 use crate::controllers::crd_removal::needs_cleanup;
+use crate::controllers::finish_write;
 use crate::controllers::local_api_services::api_service_name;
 use crate::conversion::stored_object;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Crd, custom_entries};
-use crate::rest::{ApiServer, CrdIdentity, unavailable};
+use crate::rest::{ApiServer, CrdIdentity};
 use crate::work_queue::WorkQueue;
 
 /// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published
@@ -256,10 +257,7 @@ impl CrdReconciler {
         status["acceptedNames"] = to_value(serde_json::to_value(&crd.status.accepted_names))?;
         status["conditions"] = to_value(serde_json::to_value(&crd.status.conditions))?;
         let value = write_stored_json(&object).bytes;
-        match self.crds.update(&key, stored.revision(), value.into(), None).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(self.crds.update(&key, stored.revision(), value.into(), None).await)
     }
 
     fn update_catalog(&mut self) {

@@ -5,15 +5,15 @@ use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use serde_json::{Map, Value, json};
 use store::CommitCondition;
-use store::watch_cache::{Error, ResourceCollection, WatchEvent, WatchEventKind};
+use store::watch_cache::{ResourceCollection, WatchEvent, WatchEventKind};
 
 use crate::authenticate::service_accounts::RootCa;
 use crate::controllers::runner::{Controller, FeedEvent};
-use crate::controllers::{builtin_collection, read_latest};
+use crate::controllers::{builtin_collection, finish_write, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::Published;
-use crate::rest::{ApiServer, new_object, unavailable};
+use crate::rest::{ApiServer, new_object};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Name of the ConfigMap with the authorities of the serving certificate.
@@ -179,10 +179,6 @@ impl Controller for NamespaceObjectController {
                 self.objects.update(&key, stored.revision(), value.into(), None).await.map(drop)
             }
         };
-        match outcome {
-            // A change has an event, which adds the key again.
-            Ok(()) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(outcome)
     }
 }

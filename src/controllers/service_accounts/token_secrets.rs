@@ -9,12 +9,12 @@ use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
 use serde_json::{Map, Value, json};
 use store::Key;
-use store::watch_cache::{Error, ResourceCollection, Stored, WatchEvent, WatchEventKind};
+use store::watch_cache::{ResourceCollection, Stored, WatchEvent, WatchEventKind};
 
 use crate::authenticate::service_accounts::{RootCa, TokenAccount, TokenIssuer};
 use crate::compute::run_for_server;
-use crate::controllers::builtin_collection;
 use crate::controllers::runner::{Controller, FeedEvent};
+use crate::controllers::{builtin_collection, finish_write};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::Published;
@@ -171,10 +171,6 @@ impl Controller for TokenSecretController {
                 self.secrets.update(key, stored.revision(), value.into(), None).await.map(drop)
             }
         };
-        match outcome {
-            // A change has an event, which adds the key again.
-            Ok(()) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(&error)),
-        }
+        finish_write(outcome)
     }
 }

@@ -3,12 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use http::Version;
+use kubeapi::CREDENTIAL_ID;
 
 use super::line::AccessLogLine;
 use super::record::OpenRecord;
-
-/// Extra key with the ID of a credential (Kubernetes' `user.CredentialIDKey`).
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 impl OpenRecord {
     /// Appends the record as one line. `body` is the duration of the response body.

@@ -112,7 +112,7 @@ pub(super) fn start_embedded_api(
     let enabled = embedded.controllers.clone();
     let (first, metrics, mut drain, verified) = (api.clone(), metrics.clone(), drain.clone(), tokens.clone());
     let thread = spawn_thread("embedded-api", async move || {
-        let controllers = match Controllers::start(&first, root_ca, &enabled, metrics.work_queues()).await {
+        let controllers = match Controllers::start(&first, root_ca, enabled, metrics.work_queues()).await {
             Ok(controllers) => controllers,
             Err(status) => return drop(sender.send(Err(status))),
         };
@@ -122,7 +122,7 @@ pub(super) fn start_embedded_api(
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier, enabled));
+        tokio::task::spawn_local(controllers.run(notifier));
         // Before the first request for each. A resource that cannot be read is tried again by its requests.
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;
