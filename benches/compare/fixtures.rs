@@ -91,6 +91,8 @@ pub(crate) struct BenchEnvironment {
     narthex: PathBuf,
     /// The bearer token of the load.
     pub(crate) token: String,
+    /// The bearer token of a user in `system:masters`.
+    pub(crate) admin_token: String,
     backend_port: u16,
     reviewer_port: u16,
     cluster_port: u16,
@@ -152,7 +154,7 @@ pub(crate) struct Proxy {
     pub(crate) port: u16,
     log: PathBuf,
     /// What it needs to run, such as etcd.
-    beside: Option<ChildProcess>,
+    beside: Vec<ChildProcess>,
 }
 
 /// A gateway with a known admin port.
@@ -210,6 +212,7 @@ impl BenchEnvironment {
             folder: tempfile::tempdir().expect("a folder"),
             narthex,
             token: "bench-token-0123456789".into(),
+            admin_token: "admin-token-0123456789".into(),
             backend_port: free_port(),
             reviewer_port: free_port(),
             cluster_port: free_port(),
@@ -217,7 +220,8 @@ impl BenchEnvironment {
         environment.write_certificates();
         environment.write_registry(&[environment.backend_port]);
         environment.write_kubeconfigs();
-        environment.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", environment.token));
+        let (token, admin) = (&environment.token, &environment.admin_token);
+        environment.write("tokens.csv", &format!("{token},jane,42,\"devs,admins\"\n{admin},root,1,system:masters\n"));
         environment
     }
 
@@ -482,6 +486,11 @@ impl BenchEnvironment {
     /// The embedded API server with an empty store and a namespace `bench`. Everyone is allowed everything. With
     /// `has_backend` it also relays to the bench's backend.
     pub(crate) fn start_embedded_api(&self, has_backend: bool) -> Proxy {
+        self.start_embedded_api_with(has_backend, "AlwaysAllow")
+    }
+
+    /// As [`start_embedded_api`](BenchEnvironment::start_embedded_api), with this `--authorization-mode`.
+    pub(crate) fn start_embedded_api_with(&self, has_backend: bool, authorization_mode: &str) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
         let data = tempfile::tempdir_in(self.directory()).expect("a folder").keep();
@@ -490,7 +499,7 @@ impl BenchEnvironment {
         command.args(["-c", "1"]).arg(&self.narthex).arg("gateway");
         for (flag, value) in [
             ("embedded-api", "true".to_owned()),
-            ("authorization-mode", "AlwaysAllow".to_owned()),
+            ("authorization-mode", authorization_mode.to_owned()),
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", port.to_string()),
             ("admin-address", "127.0.0.1:0".to_owned()),
@@ -628,12 +637,13 @@ impl BenchEnvironment {
 
 impl Proxy {
     pub(crate) fn new(process: ChildProcess, port: u16, log: PathBuf) -> Proxy {
-        Proxy { process, port, log, beside: None }
+        Proxy { process, port, log, beside: Vec::new() }
     }
 
     /// Ends `process` when the proxy ends.
-    pub(crate) fn beside(self, process: ChildProcess) -> Proxy {
-        Proxy { beside: Some(process), ..self }
+    pub(crate) fn beside(mut self, process: ChildProcess) -> Proxy {
+        self.beside.push(process);
+        self
     }
 
     /// User and system time of all threads so far.

@@ -54,6 +54,11 @@ impl ApiClient {
         ApiClient { sender: open_connection(&tls, port).await, tls, port, token: token.into() }
     }
 
+    /// The same connection with another token.
+    pub(crate) fn with_token(&self, token: &str) -> ApiClient {
+        ApiClient { token: token.into(), ..self.clone() }
+    }
+
     /// Sends a request; the response with its body still to come. Panics for anything but 200 and 201.
     pub(crate) async fn open(&mut self, request: &ObjectRequest) -> Incoming {
         let (status, body) = self.start(request).await;

@@ -5,6 +5,7 @@
 //! cargo bench --bench objects -- --rounds 3 --objects 1000 --watches 1000
 //! cargo bench --bench objects -- --narthex P   # the program at P instead of the one built with the benchmark
 //! cargo bench --bench objects -- --alone       # without kube-apiserver
+//! cargo bench --bench objects -- --access --many 10000 # RBAC, tokens, owners, namespaces; kube-controller-manager too
 //! cargo bench --bench objects -- --relay --seconds 5   # relayed requests beside the store
 //! cargo bench --bench objects -- --custom              # custom resources, --rounds 1 --many 2000 for a short run
 //! cargo bench --bench objects -- --custom --parts operations,watches,definitions,schemas,capacity
@@ -19,6 +20,7 @@
 // One future on the stack at a time may be large.
 #![allow(clippy::large_futures)]
 
+mod access;
 #[path = "../compare/backend.rs"]
 mod backend;
 mod client;
@@ -142,14 +144,13 @@ fn main() {
         eprintln!("not found: taskset. On Debian: apt-get install util-linux");
         std::process::exit(1);
     }
-    let relays = arguments.iter().any(|argument| argument == "--relay");
-    let custom = arguments
-        .iter()
-        .any(|argument| argument == "--custom")
+    let has_flag = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let relays = has_flag("--relay");
+    let custom = has_flag("--custom")
         .then(|| custom::CustomOptions::new(value("--parts").as_deref(), value("--definitions").as_deref()));
     let relays = relays || custom.as_ref().is_some_and(|custom| custom.has("relay"));
     let mut servers = vec![ApiServerKind::Narthex];
-    match kube_apiserver::is_built() && !relays && !arguments.iter().any(|argument| argument == "--alone") {
+    match kube_apiserver::is_built() && !relays && !has_flag("--alone") {
         true => servers.push(ApiServerKind::KubeApiserver),
         false if relays => {}
         false => println!("without kube-apiserver; tests/interop/peers/build kubernetes etcd builds it"),
@@ -178,6 +179,9 @@ fn main() {
             match &custom {
                 Some(custom) => {
                     runtime.block_on(custom::measure(&environment, *server, &options, custom, &mut results));
+                }
+                None if has_flag("--access") => {
+                    runtime.block_on(access::measure(&environment, *server, &options, &mut results));
                 }
                 None => runtime.block_on(measure(&environment, *server, &options, &mut results)),
             }

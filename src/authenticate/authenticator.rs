@@ -13,6 +13,8 @@ use rustls_pki_types::UnixTime;
 use super::bearer::{self, Bearer};
 use super::identity_headers::IdentityHeaderPresence;
 use super::jwt::{JwtAuthenticator, JwtResult};
+use super::notes::AuthenticationNotes;
+use super::service_accounts::AccountTokenError;
 use super::token_review::TokenReviewError;
 use super::{
     ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig,
@@ -71,7 +73,7 @@ struct RequestHeaderAuthenticator {
 pub struct AuthenticatedUser {
     user: Arc<User>,
     impersonates: bool,
-    warning: Option<&'static str>,
+    notes: AuthenticationNotes,
 }
 
 /// A failed authentication. Becomes Kubernetes' 401; the reason goes to the log only.
@@ -80,7 +82,7 @@ pub struct AuthenticationError {
     result: Authentication,
     blame: Blame,
     cause: String,
-    warning: Option<&'static str>,
+    notes: AuthenticationNotes,
 }
 
 impl Authenticator {
@@ -183,13 +185,13 @@ impl Authenticator {
         };
         authenticator.headers.strip_found(headers, found);
         let impersonates = found.impersonation;
-        let warning = attempt.warning;
         if let Some(user) = user {
-            return Ok(AuthenticatedUser { user: self.settings.group_filter.filter(user), impersonates, warning });
+            let notes = attempt.notes;
+            return Ok(AuthenticatedUser { user: self.settings.group_filter.filter(user), impersonates, notes });
         }
         if attempt.errors.is_empty() && self.allows_anonymous(path) {
             let user = self.settings.group_filter.filter(self.anonymous.clone());
-            return Ok(AuthenticatedUser { user, impersonates, warning });
+            return Ok(AuthenticatedUser { user, impersonates, notes: attempt.notes });
         }
         Err(attempt.into_error())
     }
@@ -208,7 +210,7 @@ impl Authenticator {
             let token = match value.to_str().map(bearer::parse) {
                 Ok(Bearer::Token(token)) => Some(token),
                 Ok(Bearer::ExtraSpace) => {
-                    attempt.warning = Some(bearer::EXTRA_SPACE_WARNING);
+                    attempt.notes.warning = Some(bearer::EXTRA_SPACE_WARNING);
                     None
                 }
                 Ok(Bearer::None) => None,
@@ -266,10 +268,13 @@ impl Authenticator {
         }
         if let Some(accounts) = service_accounts {
             // Boxed, to keep the futures of other requests small.
-            match Box::pin(accounts.authenticate(token)).await {
+            match Box::pin(accounts.authenticate(token, &mut attempt.notes)).await {
                 Ok(Some(user)) => return Some(user),
                 Ok(None) => {}
-                Err(why) => attempt.add_error(authenticator, format!("ServiceAccount: {why}")),
+                Err(error) => {
+                    attempt.is_unavailable |= matches!(error, AccountTokenError::Unavailable(_));
+                    attempt.add_error(authenticator, format!("ServiceAccount: {error}"));
+                }
             }
         }
         if let Some(jwt) = jwt {
@@ -285,7 +290,7 @@ impl Authenticator {
                 Ok(Some(user)) => return Some(user),
                 Ok(None) => {}
                 Err(error) => {
-                    attempt.is_review_unavailable |= matches!(error, TokenReviewError::Unavailable(_));
+                    attempt.is_unavailable |= matches!(error, TokenReviewError::Unavailable(_));
                     attempt.add_error(authenticator, error.to_string());
                 }
             }
@@ -367,9 +372,9 @@ impl AuthenticatedUser {
         self.impersonates
     }
 
-    /// The text of a `Warning: 299` header for the response.
-    pub fn warning(&self) -> Option<&'static str> {
-        self.warning
+    /// What the authenticators say of the request.
+    pub fn notes(&self) -> &AuthenticationNotes {
+        &self.notes
     }
 
     /// Whether the user is anonymous. The HTTP/2 connection of such a client should not outlive the response
@@ -381,7 +386,7 @@ impl AuthenticatedUser {
     /// An authenticated user for tests.
     #[cfg(test)]
     pub(crate) fn for_test(user: User, impersonates: bool) -> AuthenticatedUser {
-        AuthenticatedUser { user: Arc::new(user), impersonates, warning: None }
+        AuthenticatedUser { user: Arc::new(user), impersonates, notes: AuthenticationNotes::default() }
     }
 }
 
@@ -403,12 +408,17 @@ impl AuthenticationError {
     pub fn cause(&self) -> &str {
         &self.cause
     }
+
+    /// What the authenticators say of the request.
+    pub fn notes(&self) -> &AuthenticationNotes {
+        &self.notes
+    }
 }
 
 impl From<AuthenticationError> for Refusal {
     fn from(error: AuthenticationError) -> Refusal {
         let refusal = Refusal::new(error.blame, Status::unauthorized()).with_cause(error.cause);
-        match error.warning {
+        match error.notes.warning {
             Some(warning) => refusal.with_warnings([warning.to_owned()]),
             None => refusal,
         }
@@ -427,9 +437,9 @@ enum ConnectionOutcome {
 #[derive(Default)]
 struct AuthenticationAttempt {
     errors: Vec<String>,
-    /// Whether a TokenReview call failed, so that a valid token may have been refused.
-    is_review_unavailable: bool,
-    warning: Option<&'static str>,
+    /// Whether a TokenReview call or the store failed, so that a valid token may have been refused.
+    is_unavailable: bool,
+    notes: AuthenticationNotes,
 }
 
 impl AuthenticationAttempt {
@@ -443,7 +453,7 @@ impl AuthenticationAttempt {
         } else {
             (Authentication::Error, self.errors.join("; "))
         };
-        let blame = if self.is_review_unavailable { Blame::Gateway } else { Blame::Client };
-        AuthenticationError { result, blame, cause, warning: self.warning }
+        let blame = if self.is_unavailable { Blame::Gateway } else { Blame::Client };
+        AuthenticationError { result, blame, cause, notes: self.notes }
     }
 }

@@ -17,6 +17,7 @@ mod groups;
 mod header_safe;
 mod identity_headers;
 pub mod jwt;
+mod notes;
 mod peer;
 mod request_header;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use groups::GroupFilter;
 pub(crate) use header_safe::check_header_safe as check_speakable;
 pub use identity_headers::IdentityHeaderMatcher;
 pub use jwt::JwtAuthenticator;
+pub use notes::AuthenticationNotes;
 pub use peer::Peer;
 pub use request_header::{RequestHeaderConfig, RequestHeaderNames};
 pub use service_accounts::ServiceAccountAuthenticator;

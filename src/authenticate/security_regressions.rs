@@ -386,7 +386,7 @@ fn bearer_token_with_extra_space_yields_warning() {
     let lines = [("authorization", "Bearer  s3cret")];
     let anonymous = world.authenticate_with(&peer(vec![]), &mut test_headers(&lines)).unwrap();
     let warning = "the provided Authorization header contains extra space before the bearer token, and is ignored";
-    assert_eq!((&*anonymous.name, anonymous.warning()), ("system:anonymous", Some(warning)));
+    assert_eq!((&*anonymous.name, anonymous.notes().warning), ("system:anonymous", Some(warning)));
 }
 
 #[test]

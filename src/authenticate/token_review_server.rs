@@ -51,7 +51,7 @@ impl Authenticator {
             match accounts.review(token, requested).await {
                 Ok(Some((user, audiences))) => return authenticated(user, audiences),
                 Ok(None) => {}
-                Err(why) => errors.push(why),
+                Err(error) => errors.push(error.to_string()),
             }
         }
         if let Some(jwt) = jwt.as_ref().filter(|_| is_ours) {

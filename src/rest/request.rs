@@ -7,6 +7,7 @@ use http::HeaderMap;
 use kubeapi::{Query, RequestInfo, Status};
 
 use crate::authorize::CreateAuthorization;
+use crate::observe::audit::AuditAnnotations;
 use crate::route::Hand;
 
 /// A request for objects, with the whole body.
@@ -25,6 +26,8 @@ pub struct ApiRequest<'r> {
     pub hand: Hand,
     /// When the request is given up.
     pub deadline: Option<Instant>,
+    /// Annotations of the audit events.
+    pub audit: &'r AuditAnnotations,
 }
 
 /// A request that failed.

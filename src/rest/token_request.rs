@@ -20,7 +20,7 @@ use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
 use super::{metadata, namespace, request_body};
 use crate::authenticate::service_accounts::{
-    BoundObject, EXTENDED_LIFETIME, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer,
+    BoundObject, EXTENDED_LIFETIME, IssuedToken, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer,
 };
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::conversion::stored_object;
@@ -72,11 +72,12 @@ pub(super) async fn issue_token(
     spec.shorten(issuer, warnings);
     let now = SystemTime::now();
     let issued = spec.issue(issuer, &account, bound).await?;
+    request.audit.add("authentication.kubernetes.io/issued-credential-id", || format!("JTI={}", issued.id));
     complete_metadata(&mut object, &account, now);
     object.insert("spec".to_owned(), spec.value());
     let expires = Timestamp::try_from(now).unwrap_or(Timestamp::MAX).as_second().saturating_add(spec.seconds);
     let expires = Timestamp::from_second(expires).unwrap_or(Timestamp::MAX);
-    object.insert("status".to_owned(), json!({"expirationTimestamp": format!("{expires:.0}"), "token": issued}));
+    object.insert("status".to_owned(), json!({"expirationTimestamp": format!("{expires:.0}"), "token": issued.token}));
     let content = ReplyContent::Object(ReplyObject::Unstored(Value::Object(object)));
     Ok(VerbReply { code: StatusCode::CREATED, content })
 }
@@ -173,7 +174,7 @@ impl TokenRequestSpec {
         issuer: &Arc<TokenIssuer>,
         account: &Stored,
         bound: Option<BoundObject>,
-    ) -> Result<String, Status> {
+    ) -> Result<IssuedToken, Status> {
         let settings = issuer.settings();
         let is_extended = settings.extends_expiration
             && matches!(bound, Some(BoundObject::Pod(..)))
@@ -190,7 +191,7 @@ impl TokenRequestSpec {
             issuer.issue(&claims)
         });
         let failed = |why: &str| Status::internal_error(format_args!("failed to generate token: {why}"));
-        Ok(issued.await?.map_err(failed)?.token)
+        issued.await?.map_err(failed)
     }
 
     fn value(&self) -> Value {

@@ -18,6 +18,7 @@ use narthex::authenticate::{
 };
 use narthex::authorize::{Authorizer, CreateAuthorization, EffectiveUser};
 use narthex::controllers::Controllers;
+use narthex::observe::audit::AuditAnnotations;
 use narthex::observe::metrics::WorkQueueRegistry;
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
@@ -407,7 +408,9 @@ fn stored_object_requests() {
             let permit = authorizer.authorize(&actor, info).await.unwrap();
             let (info, creation) = (permit.request(), &CreateAuthorization::new(&authorizer, &permit));
             let (query, headers) = (&query, &headers);
-            let request = ApiRequest { info, query, headers, body: body.into(), hand, deadline: None, creation };
+            let audit = &AuditAnnotations::default();
+            let body = body.into();
+            let request = ApiRequest { info, query, headers, body, hand, deadline: None, creation, audit };
             api.respond(&request, notifier).await
         });
         if let Err(FailedRequest { status, .. }) = response {

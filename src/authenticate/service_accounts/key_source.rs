@@ -1,6 +1,7 @@
 //! Where the keys of service account tokens come from: files of flags, or the key file in the data directory, which is
 //! rotated.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -221,6 +222,8 @@ impl KeyFileEntry {
 /// There is no key file, or it cannot be read or written; a key waits already.
 pub fn rotate_keys(directory: &Path, max_lifetime: Duration, now: SystemTime) -> Result<KeyRotation, Problem> {
     let path = directory.join(KEY_FILE_NAME);
+    // Of two rotations at once, the second sees the key of the first.
+    let _lock = lock_directory(directory)?;
     let mut file = KeyFile::read(&path)?;
     let now_time = FileTime::new(now);
     if let Some(waiting) = file.keys.iter().find(|key| key.signs_from > now_time) {
@@ -239,6 +242,12 @@ pub fn rotate_keys(directory: &Path, max_lifetime: Duration, now: SystemTime) ->
     file.keys.push(entry);
     replace_file(&path, file.text(), 0o600)?;
     Ok(KeyRotation { file: path, key_id, signs_from, previous_verify_until })
+}
+
+/// Locks a directory until the file is dropped.
+fn lock_directory(directory: &Path) -> Result<File, Problem> {
+    let locked = File::open(directory).and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|error| Problem::new(directory.display(), format!("cannot be locked: {error}")))
 }
 
 /// Makes the key file if there is none, with a key that signs at once.
@@ -298,7 +307,12 @@ mod tests {
         assert_eq!(after.jwks(over)["keys"].as_array().unwrap().len(), 1);
         // Not twice before the new key signs; after the end of the old key it is gone from the file.
         assert!(rotate_keys(directory.path(), EXTENDED_LIFETIME, now).is_err());
-        rotate_keys(directory.path(), EXTENDED_LIFETIME, over).unwrap();
+        // Nor twice at once.
+        let both = [over, over].map(|now| {
+            let directory = directory.path().to_owned();
+            std::thread::spawn(move || rotate_keys(&directory, EXTENDED_LIFETIME, now).is_ok())
+        });
+        assert_eq!(both.map(|thread| thread.join().unwrap()).iter().filter(|rotated| **rotated).count(), 1);
         assert_eq!(source.check().unwrap().unwrap().keys().len(), 2);
     }
 

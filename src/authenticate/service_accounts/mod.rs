@@ -6,8 +6,9 @@ mod key_set;
 mod key_source;
 mod keys;
 mod root_ca;
+mod token_claims;
 
-pub use authenticator::{ServiceAccountAuthenticator, TokenObjects, TokenUser};
+pub use authenticator::{AccountTokenError, RecordSecretUse, ServiceAccountAuthenticator, TokenObjects, TokenUser};
 pub use issuer::{
     BoundObject, IssuedToken, ObjectIdentity, TokenAccount, TokenClaims, TokenIssuer, TokenSettings, user_name,
 };

@@ -13,7 +13,9 @@ use kubeapi::User;
 use super::{AccessLogMode, RefusedRequest, WorkerRecorder};
 use crate::message::{Blame, Refusal};
 use crate::observe::EndReason;
-use crate::observe::audit::{AuditContext, AuditInput, Auditor, BodyCapture, CapturedBody, RecordInfo as Facts};
+use crate::observe::audit::{
+    AuditAnnotations, AuditContext, AuditInput, Auditor, BodyCapture, CapturedBody, RecordInfo as Facts,
+};
 use crate::observe::metrics::{
     ApiServiceMetrics, BackendPhase, EndpointMetrics, KnownLabels, RequestLabels, RequestOutcome, Retry, SeriesId, Verb,
 };
@@ -158,6 +160,11 @@ impl AccessRecord {
     /// Audit context of the request, if it is audited.
     pub fn audit_context(&mut self) -> Option<&mut AuditContext> {
         self.0.audit.as_deref_mut()
+    }
+
+    /// Where annotations of the audit events are added.
+    pub fn audit_annotations(&self) -> AuditAnnotations {
+        self.0.audit.as_ref().map(|audit| audit.annotations().clone()).unwrap_or_default()
     }
 
     /// Sets the authenticated user.

@@ -9,6 +9,7 @@ use kubeapi::{RequestInfo, Status, User};
 
 use super::AuditLevel;
 use super::Auditor;
+use super::annotations::{AuditAnnotation, AuditAnnotations};
 use super::body::{BodyCapture, CapturedBody};
 use super::event::{AuditDecision, AuditEvent, AuditImpersonation, AuditOutcome, AuditedRequest};
 use super::policy::{AuditStage, RequestAuditConfig};
@@ -32,6 +33,8 @@ pub struct AuditInput<'b> {
     pub control_plane: Option<&'b Arc<str>>,
     /// Whether authentication failed; only that is audited (`WithFailedAuthenticationAudit`).
     pub unauthenticated: bool,
+    /// Annotations of the authenticators.
+    pub annotations: &'b [AuditAnnotation],
 }
 
 /// Request data of the access record.
@@ -55,6 +58,7 @@ pub struct AuditContext {
     has_started: bool,
     refused: Option<Arc<Status>>,
     decision: Option<AuditDecision>,
+    annotations: AuditAnnotations,
     impersonated: Option<Arc<AuditImpersonation>>,
     response: Option<Result<BodyCapture, CapturedBody>>,
 }
@@ -94,6 +98,7 @@ impl Auditor {
             has_started: false,
             refused: None,
             decision: None,
+            annotations: AuditAnnotations::audited(begin.annotations),
             impersonated: None,
             response: None,
         };
@@ -113,6 +118,11 @@ impl AuditContext {
     /// Records that the authorizers denied the request, with the reason; `None` if authorization failed with an error.
     pub fn record_denied(&mut self, reason: Option<&str>) {
         self.decision = Some(reason.map_or(AuditDecision::Error, |reason| AuditDecision::Forbid(reason.into())));
+    }
+
+    /// Where annotations of the request are added.
+    pub(in crate::observe) fn annotations(&self) -> &AuditAnnotations {
+        &self.annotations
     }
 
     /// Sets the impersonated user; `constraint` is the verb of constrained impersonation that allowed it.
@@ -200,6 +210,7 @@ impl AuditContext {
             impersonated: self.impersonated.clone(),
             outcome: None,
             decision: self.decision.clone(),
+            annotations: self.annotations.get(),
             end: None,
             request: None,
             response: None,
@@ -275,6 +286,7 @@ mod tests {
                 headers: &headers,
                 long_running: info.is_long_running(),
                 unauthenticated,
+                annotations: &[],
             };
             let client = IpAddr::from([192, 0, 2, 1]);
             let known =

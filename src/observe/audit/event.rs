@@ -44,6 +44,8 @@ pub(super) struct AuditEvent {
     pub(super) impersonated: Option<Arc<AuditImpersonation>>,
     pub(super) outcome: Option<AuditOutcome>,
     pub(super) decision: Option<AuditDecision>,
+    /// More annotations.
+    pub(super) annotations: BTreeMap<Cow<'static, str>, String>,
     /// How the response ended, unless it was complete.
     pub(super) end: Option<&'static str>,
     pub(super) request: Option<CapturedBody>,
@@ -113,7 +115,7 @@ struct EventJson<'e> {
     request_received_timestamp: String,
     stage_timestamp: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: BTreeMap<&'static str, String>,
+    annotations: BTreeMap<Cow<'e, str>, String>,
 }
 
 #[derive(Serialize, Default)]
@@ -208,20 +210,20 @@ impl AuditEvent {
                 Ok(object) => Some(object),
                 Err(OmitReason::TooLong) => {
                     // As Kubernetes' truncating backend marks an event without its objects.
-                    annotations.insert("audit.k8s.io/truncated", "true".to_owned());
+                    annotations.insert("audit.k8s.io/truncated".into(), "true".to_owned());
                     None
                 }
                 Err(OmitReason::TooExpensive) => {
-                    annotations.insert("audit.k8s.io/truncated", "true".to_owned());
-                    annotations.insert(key, "omitted: it would expand to much more than was sent".to_owned());
+                    annotations.insert("audit.k8s.io/truncated".into(), "true".to_owned());
+                    annotations.insert(key.into(), "omitted: it would expand to much more than was sent".to_owned());
                     None
                 }
                 Err(OmitReason::NotJson) => {
-                    annotations.insert(key, "omitted: cannot be parsed".to_owned());
+                    annotations.insert(key.into(), "omitted: cannot be parsed".to_owned());
                     None
                 }
                 Err(OmitReason::UnsupportedMediaType(media)) => {
-                    annotations.insert(key, format!("omitted: cannot convert {media} to JSON"));
+                    annotations.insert(key.into(), format!("omitted: cannot convert {media} to JSON"));
                     None
                 }
             };
@@ -313,8 +315,8 @@ impl AuditEvent {
         );
     }
 
-    fn annotations(&self) -> BTreeMap<&'static str, String> {
-        let mut annotations = BTreeMap::new();
+    fn annotations(&self) -> BTreeMap<Cow<'_, str>, String> {
+        let mut annotations = self.annotations.clone();
         let (decision, reason) = match &self.decision {
             None => (None, None),
             Some(AuditDecision::Allow(reason)) => (Some("allow"), Some(reason.as_deref().unwrap_or_default())),
@@ -327,7 +329,7 @@ impl AuditEvent {
             ("audit.narthex.dev/control-plane", self.facts.control_plane.as_deref()),
             ("audit.narthex.dev/end", self.end),
         ] {
-            annotations.extend(value.map(|value| (key, value.to_owned())));
+            annotations.extend(value.map(|value| (key.into(), value.to_owned())));
         }
         annotations
     }
@@ -358,6 +360,7 @@ impl AuditEvent {
             impersonated: None,
             outcome: Some(AuditOutcome::Code(200)),
             decision: None,
+            annotations: BTreeMap::new(),
             end: None,
             request: None,
             response: None,

@@ -4,6 +4,7 @@
 //! a [`AuditQueue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is
 //! written; here events are dropped instead, counted and logged.
 
+mod annotations;
 mod audit_context;
 mod body;
 mod event;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use super::metrics::AuditLevel;
+pub use annotations::{AuditAnnotation, AuditAnnotations};
 pub(in crate::observe) use audit_context::RecordInfo;
 pub use audit_context::{AuditContext, AuditInput};
 pub(in crate::observe) use body::{BodyCapture, CapturedBody};

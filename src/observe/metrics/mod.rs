@@ -39,6 +39,7 @@ pub use families::konnectivity::{
 pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
 pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
 pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
+pub use families::service_accounts::{AccountTokenUse, ServiceAccountMetrics};
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub use families::storage::{ResourceStats, StorageMetrics, StorageRequests, StorageStats};
 pub(in crate::observe) use families::tracing::{SpanCounts, SpanLoss};
@@ -86,6 +87,7 @@ pub struct Metrics {
     spans: SpanCounts,
     egress: EgressMetrics,
     rejections: Rejections,
+    service_accounts: ServiceAccountMetrics,
     socks5: Socks5Metrics,
     storage: StorageMetrics,
     conversion: Arc<ConversionMetrics>,
@@ -196,6 +198,7 @@ impl Metrics {
             spans: SpanCounts::default(),
             egress: EgressMetrics::default(),
             rejections: Rejections::default(),
+            service_accounts: ServiceAccountMetrics::default(),
             socks5: Socks5Metrics::default(),
             storage: StorageMetrics::default(),
             conversion: Arc::default(),
@@ -277,6 +280,11 @@ impl Metrics {
     /// Metrics of conversion webhooks.
     pub fn conversion(&self) -> &Arc<ConversionMetrics> {
         &self.conversion
+    }
+
+    /// Metrics of service account tokens.
+    pub fn service_accounts(&self) -> &ServiceAccountMetrics {
+        &self.service_accounts
     }
 
     /// Metrics of the queue for compute threads.

@@ -89,6 +89,7 @@ fn render_families(metrics: &Metrics, text: &mut MetricsText) {
     if is_process {
         ProcessStats::read().render(text);
     }
+    metrics.service_accounts.render(text);
     metrics.work_queues.render(text);
 }
 
@@ -421,9 +422,10 @@ mod tests {
     use super::super::families::audit::AuditLoss;
     use super::super::families::tracing::SpanLoss;
     use super::super::{
-        CacheResult, CallKind, CircuitState, ClientConnections, ComputeRefusal, ConversionFailure, DecisionCacheKind,
-        DryRun, ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason,
-        RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, Verb, WorkerMetrics,
+        AccountTokenUse, CacheResult, CallKind, CircuitState, ClientConnections, ComputeRefusal, ConversionFailure,
+        DecisionCacheKind, DryRun, ExceededLimit, HandshakeFailure, ImpersonationStep, KnownLabels,
+        PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope,
+        Verb, WorkerMetrics,
     };
     use super::*;
     use crate::observe::audit::AuditLevel;
@@ -587,6 +589,9 @@ mod tests {
         let began = std::time::Instant::now();
         work_queue.record_start(Duration::from_millis(6), began);
         work_queue.record_end(began, true);
+        for token_use in [AccountTokenUse::Legacy, AccountTokenUse::Valid] {
+            metrics.service_accounts().record(token_use);
+        }
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         metrics.set_client_connections(ClientConnections { open: Arc::new(2.into()), limit: Some(9968) });

@@ -194,7 +194,7 @@ async fn access_log_of_stored_objects_has_verb_resource_and_code() {
     assert_eq!(watched["status"], 200, "{watched}");
 }
 
-fn audit_flags(environment: &TestEnvironment, rules: &str) -> [String; 2] {
+pub(super) fn audit_flags(environment: &TestEnvironment, rules: &str) -> [String; 2] {
     let policy = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
     fs::write(environment.path("policy.yaml"), policy).unwrap();
     [

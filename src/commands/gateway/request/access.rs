@@ -44,7 +44,7 @@ pub(super) async fn authorize<'r>(
         }
         PathAccess::Open(open) => {
             shared.access.authenticator.strip_identity_headers(headers);
-            parsed.start_audit(&info, None, headers, false, record);
+            parsed.start_audit(&info, None, headers, record);
             parsed.start_trace(&info, None, headers, record);
             let permit = Permit::for_open_path(open, &shared.policy.open_path_user, info);
             return Ok(Access { permit, warning: None, is_anonymous: false, query_authorized: false });
@@ -72,7 +72,12 @@ pub(super) async fn authorize<'r>(
         Some(rules) => Box::pin(authorize_by_rules(parsed, &rules.get(), &user, info, headers)).await?,
     };
     record_authorization(&permit, record);
-    Ok(Access { permit: permit?, warning: caller.warning(), is_anonymous: caller.is_anonymous(), query_authorized })
+    Ok(Access {
+        permit: permit?,
+        warning: caller.notes().warning,
+        is_anonymous: caller.is_anonymous(),
+        query_authorized,
+    })
 }
 
 /// Checks that requests are served: with `--shutdown-send-retry-after` not once the shutdown has begun, except
@@ -101,12 +106,12 @@ fn record_authentication(
     record: &mut AccessRecord,
 ) -> Result<AuthenticatedUser, Refusal> {
     let metrics = parsed.connection.worker.reports.metrics();
-    let in_time = authenticated.inspect_err(|_| parsed.start_audit(info, None, headers, false, record))?;
+    let in_time = authenticated.inspect_err(|_| parsed.start_audit(info, None, headers, record))?;
     let caller = in_time.inspect_err(|error| {
         metrics.record_authentication(error.result(), None);
-        parsed.start_audit(info, None, headers, true, record);
+        parsed.start_audit(info, Some(Err(error)), headers, record);
     })?;
-    parsed.start_audit(info, Some(caller.user()), headers, false, record);
+    parsed.start_audit(info, Some(Ok(&caller)), headers, record);
     metrics.record_authentication(Authentication::Success, Some(&caller.name));
     record.set_user(caller.user());
     parsed.connection.record_certificate_use();

@@ -41,7 +41,7 @@ pub(super) async fn respond(
         false => String::new(),
     };
     let response = checks.respond(query, &delegate_checks);
-    parsed.start_audit(&info, None, headers, false, record);
+    parsed.start_audit(&info, None, headers, record);
     response.map(Body::from)
 }
 

@@ -59,7 +59,8 @@ pub(super) async fn respond(
         }
         LocalDestination::Object => {
             let counter = record.request_body_counter();
-            Box::pin(objects::respond(parsed, permit, *request, &counter)).await
+            let audit = record.audit_annotations();
+            Box::pin(objects::respond(parsed, permit, *request, &counter, &audit)).await
         }
         LocalDestination::Discovery(document) => document.respond(method, request.headers()),
         LocalDestination::OpenApiV2 => {

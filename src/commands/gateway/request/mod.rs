@@ -130,7 +130,7 @@ fn find_destination<'r>(
     let parsed = ParsedRequest::new(connection, target, &info, request.headers(), audit_id);
     parsed.set_labels(&info, request.headers(), record);
     if let Err(refusal) = parsed.check_timeout_parameter() {
-        parsed.start_audit(&info, None, request.headers(), false, record);
+        parsed.start_audit(&info, None, request.headers(), record);
         return Err(refusal);
     }
     let destination = parsed.destination(&info, request.headers());

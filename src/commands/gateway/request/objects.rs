@@ -13,6 +13,7 @@ use super::timeouts::local_deadline;
 use crate::authorize::{CreateAuthorization, Permit};
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
+use crate::observe::audit::AuditAnnotations;
 use crate::process::with_deadline;
 use crate::resources::MAX_BODY_BYTES;
 use crate::rest::ApiRequest;
@@ -27,6 +28,7 @@ pub(super) async fn respond(
     permit: &Permit<'_>,
     request: Request<IncomingBody>,
     counter: &BodyCounter,
+    audit: &AuditAnnotations,
 ) -> Result<Response<Body>, Refusal> {
     let (api, notifier) = (&parsed.shared.api, &parsed.connection.worker.notifier);
     let (head, body) = request.into_parts();
@@ -50,7 +52,8 @@ pub(super) async fn respond(
         let body = if reads_body { read_body(body, counter).await? } else { Bytes::new() };
         let hand = parsed.shared.inflight.dealer.hand(&permit.user().name);
         let headers = &head.headers;
-        let call = ApiRequest { info: permit.request(), query, headers, body, creation: &creation, hand, deadline };
+        let (info, creation) = (permit.request(), &creation);
+        let call = ApiRequest { info, query, headers, body, creation, hand, deadline, audit };
         api.respond(&call, notifier).await.map_err(|failed| {
             if let Some(denial) = creation.take_denial() {
                 return Refusal::from(denial).with_warnings(failed.warnings);

@@ -10,6 +10,7 @@ use kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use super::destination::{LocalSnapshots, RequestDestination, RoutingRequest, RoutingSettings};
 use super::labels::{known_labels, request_labels};
 use super::timeouts::client_deadline;
+use crate::authenticate::{AuthenticatedUser, AuthenticationError};
 use crate::commands::gateway::state::GatewayState;
 use crate::commands::gateway::worker::ClientConnection;
 use crate::message::{Blame, Refusal, hop_by_hop};
@@ -147,23 +148,25 @@ impl<'r> ParsedRequest<'r> {
         record.set_labels(&labels, self.has_no_timeout, |_| known_labels(self.shared, info, self.route));
     }
 
-    /// Starts the audit of the request once its user is known. `unauthenticated` says that authentication failed.
+    /// Starts the audit of the request. `authenticated` is the result of authentication; none without one.
     pub(super) fn start_audit(
         &self,
         info: &RequestInfo<'_>,
-        user: Option<&Arc<User>>,
+        authenticated: Option<Result<&AuthenticatedUser, &AuthenticationError>>,
         headers: &HeaderMap,
-        unauthenticated: bool,
         record: &mut AccessRecord,
     ) {
-        if let Some(auditor) = &self.shared.access.auditor {
-            let long_running = self.has_no_timeout;
-            let control_plane = self.connection.worker.reports.control_plane();
-            record.start_audit(
-                auditor,
-                &AuditInput { info, user, headers, long_running, control_plane, unauthenticated },
-            );
-        }
+        let Some(auditor) = &self.shared.access.auditor else { return };
+        let (user, annotations) = match authenticated {
+            None => (None, &[][..]),
+            Some(Ok(caller)) => (Some(caller.user()), &*caller.notes().annotations),
+            Some(Err(error)) => (None, &*error.notes().annotations),
+        };
+        let unauthenticated = matches!(authenticated, Some(Err(_)));
+        let long_running = self.has_no_timeout;
+        let control_plane = self.connection.worker.reports.control_plane();
+        let begin = AuditInput { info, user, headers, long_running, control_plane, unauthenticated, annotations };
+        record.start_audit(auditor, &begin);
     }
 
     /// Starts the trace of the request of an authenticated `user`; none for a path that needs no authentication.

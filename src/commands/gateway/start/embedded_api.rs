@@ -25,7 +25,7 @@ use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, HelpTopic, Problem, Problems, Published, ShutdownPhase, WatchedFile};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::{ApiServer, ServiceSettings};
+use crate::rest::{ApiServer, LastUses, ServiceSettings};
 use crate::route::RouteTable;
 use crate::webhook_client::{WebhookClient, WebhookThread};
 
@@ -194,11 +194,13 @@ fn token_authenticator(
     let collection = |plural: &str| {
         api.builtin_collection("", plural).ok_or_else(|| Problem::new("--embedded-api", format!("no {plural}")))
     };
+    let last_uses = LastUses::default();
     let objects = TokenObjects {
         service_accounts: collection("serviceaccounts")?,
         secrets: collection("secrets")?,
         pods: collection("pods")?,
         nodes: collection("nodes")?,
+        record_secret_use: Arc::new(move |secrets, secret| last_uses.record(secrets, secret)),
     };
     ServiceAccountAuthenticator::new(issuer, objects, metrics)
 }

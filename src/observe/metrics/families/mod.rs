@@ -12,6 +12,7 @@ pub(super) mod konnectivity;
 pub(super) mod peer_certificates;
 pub(super) mod rejections;
 pub(super) mod reviews;
+pub(super) mod service_accounts;
 pub(super) mod socks5;
 pub(super) mod storage;
 pub(super) mod tracing;

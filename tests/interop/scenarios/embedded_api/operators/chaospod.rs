@@ -5,12 +5,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{KILLS, OperatorFixture, assert_no_wrong_answers, compare_stories, create_while_killed};
-use crate::environment::{Gateway, Process, TestEnvironment, peer};
+use crate::environment::{Gateway, LIKE_KUBE_APISERVER, Process, TestEnvironment, peer};
 
 const GROUP_VERSION: &str = "apis/chaosapps.metamagical.io/v1";
 
 pub(super) fn replaces_pods(environment: &TestEnvironment) {
-    compare_stories(environment, "operator-chaospod", &[], |fixture, gateway| {
+    compare_stories(environment, "operator-chaospod", &LIKE_KUBE_APISERVER, |fixture, gateway| {
         fixture.install(&crd());
         let seen = follow_chaospods(fixture, gateway);
         let name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/chaospods.chaosapps.metamagical.io";
