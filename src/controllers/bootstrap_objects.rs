@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use kubeapi::Status;
 use kubeapi::json::write_stored_json;
 use kubeapi::object_meta::ObjectMetaView;
-use serde_json::{Map, Value};
+use kubeapi::{GoQuoted, Status};
+use serde_json::{Map, Value, json};
 use store::Key;
 use store::watch_cache::{ResourceCollection, Stored};
 
@@ -21,7 +21,7 @@ use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::rest::{ApiServer, new_object, unavailable};
+use crate::rest::{ApiServer, new_object, now, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Written by `tests/interop/kinds`: an object a line.
@@ -90,7 +90,11 @@ impl BootstrapObject {
     /// Creates the object.
     async fn create(&self, collection: &ResourceCollection, key: &Key) -> Result<(), Status> {
         let (group, plural) = self.kind.resource.group_resource();
-        let value = new_object(group, &self.kind.version.version, plural, self.object.clone())?;
+        let mut object = self.object.clone();
+        if &*self.kind.resource.kind == "FlowSchema" {
+            object.insert("status".to_owned(), flow_schema_status(&object));
+        }
+        let value = new_object(group, &self.kind.version.version, plural, object)?;
         finish_write(collection.create(key, value, None).await)
     }
 
@@ -113,6 +117,20 @@ impl BootstrapObject {
         };
         outcome.map_err(|error| unavailable(&error))
     }
+}
+
+/// The status of a FlowSchema whose priority level exists, as those of the bootstrap configuration do (`syncOne` and
+/// `buildFlowSchemas` in `k8s.io/apiserver/pkg/util/flowcontrol/apf_controller.go`).
+fn flow_schema_status(object: &Map<String, Value>) -> Value {
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    let level = spec["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default();
+    let message = format!(
+        "This FlowSchema references the PriorityLevelConfiguration object named {} and it exists",
+        GoQuoted(level)
+    );
+    json!({"conditions": [{
+        "type": "Dangling", "status": "False", "lastTransitionTime": now(), "reason": "Found", "message": message,
+    }]})
 }
 
 impl Controller for BootstrapObjectController {

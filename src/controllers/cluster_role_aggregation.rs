@@ -111,7 +111,9 @@ impl Controller for ClusterRoleAggregationController {
         if role.get("rules").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default() == rules {
             return Ok(());
         }
-        role.insert("rules".to_owned(), rules.into());
+        // As upstream's controller, which has null for none.
+        let rules = if rules.is_empty() { Value::Null } else { rules.into() };
+        role.insert("rules".to_owned(), rules);
         let value = write_stored_json(&role).bytes;
         finish_write(self.roles.update(&key, stored.revision(), value.into(), None).await)
     }

@@ -4,7 +4,6 @@
 use kubeapi::Status;
 use kubeapi::field_error::FieldError;
 use kubeapi::json::write_stored_json;
-use kubeapi::names::check_path_segment;
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use serde_json::{Map, Value, json};
 use store::watch_cache::{Error, ResourceCollection, Stored};
@@ -13,7 +12,7 @@ use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::VerbReply;
 use super::request::ApiRequest;
-use super::target::ObjectTarget;
+use super::target::{ObjectTarget, check_name_parameter};
 use super::write_options::WriteOptions;
 use super::{metadata, request_body};
 use crate::conversion::stored_object;
@@ -35,13 +34,7 @@ pub(super) async fn bind(
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
     let binding = request_body::decode_subresource(api, request, (target, kind), options.validation, warnings).await?;
     let meta = ObjectMetaView::of_map(&binding);
-    if meta.name().is_empty() {
-        return Err(Status::bad_request("Name parameter required."));
-    }
-    let wrong = check_path_segment(meta.name());
-    if !wrong.is_empty() {
-        return Err(Status::bad_request(format!("Name parameter invalid: {:?}: {}", meta.name(), wrong.join(";"))));
-    }
+    check_name_parameter(meta.name())?;
     let target = &ObjectTarget::new(target.kind.clone(), target.namespace, meta.name().to_owned(), "binding");
     let errors = binding_errors(binding.get("target").unwrap_or(&Value::Null));
     if !errors.is_empty() {

@@ -121,7 +121,7 @@ impl DeleteOptions {
         match propagation.as_deref() {
             _ if !errors.is_empty() => {}
             // `orphanDependents: false` is the former word for Background.
-            None | Some("") if has_collector => {
+            None if has_collector => {
                 options.propagation = Some(match orphans {
                     None => PropagationPolicy::Default,
                     Some(true) => PropagationPolicy::Orphan,
@@ -131,8 +131,8 @@ impl DeleteOptions {
             Some("Background") if has_collector => options.propagation = Some(PropagationPolicy::Background),
             Some("Foreground") if has_collector => options.propagation = Some(PropagationPolicy::Foreground),
             Some("Orphan") if has_collector => options.propagation = Some(PropagationPolicy::Orphan),
-            None | Some("" | "Background") if orphans != Some(true) => {}
-            None | Some("" | "Background") => return Err(unsupported_propagation("Orphan")),
+            None | Some("Background") if orphans != Some(true) => {}
+            None | Some("Background") => return Err(unsupported_propagation("Orphan")),
             Some(policy @ ("Foreground" | "Orphan")) => return Err(unsupported_propagation(policy)),
             Some(other) => errors.push(FieldError::not_supported(
                 "propagationPolicy",

@@ -1,6 +1,7 @@
 //! Roles and bindings give nobody more than the writer has (`pkg/registry/rbac/*/policybased/storage.go`,
 //! `pkg/registry/rbac/escalation_check.go`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kubeapi::{GoQuoted, Status};
@@ -31,6 +32,7 @@ enum GrantedContent {
         is_aggregated: bool,
     },
     Binding {
+        role_group: String,
         role_kind: String,
         role: String,
     },
@@ -75,20 +77,23 @@ impl ApiServer {
                     self.check_rules(target, authorization, all).await?.map_err(|_| forbidden(why))?;
                 }
             }
-            GrantedContent::Binding { role_kind, role } => {
+            GrantedContent::Binding { role_group, role_kind, role } => {
                 let (roles, namespace) = match &*role_kind {
                     "ClusterRole" => ("clusterroles", ""),
                     "Role" => ("roles", target.namespace),
                     // Validation refuses it.
                     _ => return Ok(object),
                 };
-                if authorization.allows("bind", (GROUP, roles), (target.namespace, &role)).await {
+                if authorization.allows("bind", (&role_group, roles), (target.namespace, &role)).await {
                     return Ok(object);
                 }
                 let collection = self.builtin_collection(GROUP, roles).ok_or_else(Status::not_found)?;
+                if role_kind == "Role" && namespace.is_empty() {
+                    return Err(Status::bad_request("Namespace parameter required."));
+                }
                 let key = target.key_of(&collection, namespace, &role)?;
                 let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
-                let stored = stored.ok_or_else(|| Status::object_not_found(GROUP, roles, &role))?;
+                let stored = stored.ok_or_else(|| Status::object_not_found(GROUP, plural, &role))?;
                 let rules = run_sized(stored.bytes().len(), move || read_role(stored.bytes())).await?;
                 let rules = rules.map_err(Status::internal_error)?;
                 self.check_rules(target, authorization, rules).await?.map_err(|why| forbidden(&why))?;
@@ -112,8 +117,6 @@ impl ApiServer {
         owned.sort_by_key(Arc::as_ptr);
         owned.dedup_by_key(|rules| Arc::as_ptr(rules));
         errors.extend(Some(policy.missing_roles(user, target.namespace)).filter(|text| !text.is_empty()));
-        errors.sort();
-        errors.dedup();
         let size = (owned.iter().map(|rules| rules.len()).sum::<usize>() + requested.len()) * RULE_BYTES;
         let uncovered = run_counted(size, (owned, requested), |(owned, requested), limit| {
             let parts = uncovered_parts(owned.iter().flat_map(|rules| &**rules), requested, limit)?;
@@ -129,9 +132,15 @@ impl ApiServer {
             "user {name} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{uncovered}"
         );
         if !errors.is_empty() {
-            // The resource is plural in the errors of storage, unlike in those of the authorizer.
-            let errors = errors.join(" ").replace("role.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io");
-            why += &format!("; resolution errors: [{errors}]");
+            // The errors of storage name the resource of the request, unlike those of the authorizer.
+            let plural = target.kind.resource.group_resource().1;
+            let missing = errors.iter().flat_map(|error| error.trim_matches(['[', ']']).split(", "));
+            let missing = missing.map(|error| match error.split_once(' ') {
+                Some((_, rest)) => format!("{plural}.{GROUP} {rest}"),
+                None => error.to_owned(),
+            });
+            let missing = missing.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+            why += &format!("; resolution errors: [{}]", missing.join(", "));
         }
         Ok(Err(why))
     }
@@ -144,7 +153,8 @@ impl GrantedContent {
         }
         if let Some(role) = object.get("roleRef") {
             let text = |field: &str| role[field].as_str().unwrap_or_default().to_owned();
-            return Ok(GrantedContent::Binding { role_kind: text("kind"), role: text("name") });
+            let (role_group, role_kind, role) = (text("apiGroup"), text("kind"), text("name"));
+            return Ok(GrantedContent::Binding { role_group, role_kind, role });
         }
         let rules = object.get("rules").filter(|rules| !rules.is_null());
         let rules = rules.map_or_else(|| Ok(Vec::new()), Vec::<PolicyRule>::deserialize);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use kubeapi::names::check_path_segment;
 use kubeapi::{GoQuoted, RequestInfo, Status};
 use store::Key;
 use store::watch_cache::ResourceCollection;
@@ -144,6 +145,7 @@ impl<'r> ObjectTarget<'r> {
     /// # Errors
     /// 400 for a name that cannot be part of a key.
     pub(super) fn key_of(&self, collection: &ResourceCollection, namespace: &str, name: &str) -> Result<Key, Status> {
+        check_name_parameter(name)?;
         collection.prefix().key(namespace, name).map_err(|error| Status::bad_request(error.to_string()))
     }
 
@@ -154,6 +156,22 @@ impl<'r> ObjectTarget<'r> {
     pub(super) fn key(&self, collection: &ResourceCollection) -> Result<Key, Status> {
         self.key_of(collection, self.namespace, &self.name)
     }
+}
+
+/// Checks the name of an object that is to be found (`NamespaceKeyFunc` in
+/// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+///
+/// # Errors
+/// 400 for no name, and for one that cannot be a segment of a path.
+pub(super) fn check_name_parameter(name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    let wrong = check_path_segment(name);
+    if !wrong.is_empty() {
+        return Err(Status::bad_request(format!("Name parameter invalid: {}: {}", GoQuoted(name), wrong.join(";"))));
+    }
+    Ok(())
 }
 
 /// Whether a kube-apiserver has a route for a path of a built-in resource, whatever the method: one for each subresource,

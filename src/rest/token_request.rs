@@ -16,7 +16,7 @@ use super::api_server::ApiServer;
 use super::errors::cache_error;
 use super::representation::{ReplyContent, ReplyObject, VerbReply};
 use super::request::ApiRequest;
-use super::target::ObjectTarget;
+use super::target::{ObjectTarget, check_name_parameter};
 use super::write_options::WriteOptions;
 use super::{metadata, namespace, request_body};
 use crate::authenticate::service_accounts::{
@@ -129,7 +129,12 @@ impl TokenRequestSpec {
             return Ok(None);
         }
         let text = |field: &str| self.bound[field].as_str().unwrap_or_default();
-        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+        let (group, version) = match text("apiVersion").split_once('/') {
+            Some((group, version)) if !version.contains('/') => (group, version),
+            // As upstream: what is no version of a group is taken for none.
+            Some(_) => ("", ""),
+            None => ("", text("apiVersion")),
+        };
         let (plural, namespace) = match (group, text("kind")) {
             ("", "Pod") => ("pods", target.namespace),
             ("", "Secret") => ("secrets", target.namespace),
@@ -139,6 +144,7 @@ impl TokenRequestSpec {
                 return Err(Status::bad_request(why));
             }
         };
+        check_name_parameter(text("name"))?;
         let object = find(api, plural, namespace, text("name")).await?;
         let object = object.ok_or_else(|| Status::object_not_found("", plural, text("name")))?;
         let identity = ObjectIdentity { name: text("name").to_owned(), uid: object.metadata().uid.to_string() };

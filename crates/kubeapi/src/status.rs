@@ -91,7 +91,8 @@ impl Status {
 
     /// 403: the object may not be written, with Kubernetes' text (`NewForbidden` in `apimachinery/pkg/api/errors`).
     pub fn object_forbidden(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
-        let message = format!("{} {} is forbidden: {why}", qualified(group, resource), GoQuoted(name));
+        let quoted = if name.is_empty() { String::new() } else { format!(" {}", GoQuoted(name)) };
+        let message = format!("{}{quoted} is forbidden: {why}", qualified(group, resource));
         Status::new(403, "Forbidden", message).with_details(StatusDetails::for_resource(group, resource, name))
     }
 

@@ -43,10 +43,10 @@ pub(super) fn read_issuer(token: &str) -> Option<String> {
     serde_json::from_slice::<IssuerClaim>(&payload).ok().map(|claim| claim.iss)
 }
 
-/// The audiences in both lists, in the order of the first.
+/// The audiences in both lists, in the order of the second.
 pub(super) fn common_audiences(valid_for: &[String], requested: &[String]) -> Vec<String> {
-    let requested: HashSet<&String> = requested.iter().collect();
-    valid_for.iter().filter(|audience| requested.contains(audience)).cloned().collect()
+    let valid_for: HashSet<&String> = valid_for.iter().collect();
+    requested.iter().filter(|audience| valid_for.contains(audience)).cloned().collect()
 }
 
 pub(super) fn check_times(claims: &Map<String, Value>, now: i64) -> Result<(), &'static str> {

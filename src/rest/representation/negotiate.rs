@@ -101,6 +101,9 @@ impl OutputMediaType {
             None => ObjectTransform::Unchanged,
             Some(target) => target.transform(kind, shape, query)?,
         };
+        if matches!(transform, ObjectTransform::Table(..)) && kind.version.columns.is_empty() {
+            return Err(not_acceptable(MEDIA_TYPES));
+        }
         let accepts_gzip = shape != ResponseShape::Watch && accepts_gzip(headers);
         Ok(OutputMediaType { encoding, transform, accepts_gzip })
     }

@@ -62,6 +62,21 @@ fn thrice(spec: &Value) -> [Value; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn annotation_of_a_crd_with_large_numbers_keeps_its_generation() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let size = json!({"size": {"type": "integer", "minimum": -1_000_000, "maximum": 4_294_967_295_u64}});
+    establish(&client, &versions(&size, &size)).await;
+    let headers = [("content-type", "application/merge-patch+json")];
+    let patch = r#"{"metadata":{"annotations":{"a":"b"}}}"#;
+    let patched = client.send_and_read(request(Method::PATCH, CRD, &headers, patch)).await.json();
+    assert_eq!(
+        (&patched["metadata"]["annotations"]["a"], &patched["metadata"]["generation"]),
+        (&json!("b"), &json!(1))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn crd_change_shows_in_objects_that_were_read_before() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;

@@ -8,13 +8,14 @@ use serde_json::{Map, Value};
 
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
-use crate::json::format_go_number;
 use crate::quantity::{Quantity, QuantityError};
 
 /// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
 pub(super) const MAX_VALUES: usize = 200_000;
 /// Maximum nesting of an object. Only the schemas of a CustomResourceDefinition nest without a bound of their own.
 pub(super) const MAX_DEPTH: usize = 128;
+/// Integers below are the same as floats.
+const MAX_EXACT: u64 = 1 << 53;
 /// Messages of CustomResourceDefinitions, which are stored in JSON.
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.";
 /// Maximum number of unknown fields that are reported, as in `sigs.k8s.io/json`.
@@ -116,10 +117,10 @@ impl Normalizer<'_> {
                 }
             }
             (GoType::Double, Value::Number(number)) => {
-                // An integer that no float is.
-                let float = number.as_f64().map(Value::from).filter(|_| !number.is_f64());
-                if let Some(float) = float.filter(|float| format_go_number(float) != format_go_number(value)) {
-                    *value = float;
+                // An integer that is not read from protobuf as one. Smaller ones stay, also where Go prints an exponent.
+                let is_kept = number.is_f64() || number.as_i64().is_some_and(|integer| integer.abs_diff(0) < MAX_EXACT);
+                if let Some(float) = number.as_f64().filter(|_| !is_kept) {
+                    *value = float.into();
                 }
                 Ok(())
             }

@@ -188,7 +188,7 @@ fn find_document(
         "/version" | "/version/" => Some(LocalDestination::Version),
         "/metrics" => Some(LocalDestination::Metrics),
         "/.well-known/openid-configuration" if settings.issues_tokens => Some(LocalDestination::OpenIdConfiguration),
-        "/openid/v1/jwks" if settings.issues_tokens => Some(LocalDestination::TokenKeys),
+        "/openid/v1/jwks" | "/openid/v1/jwks/" if settings.issues_tokens => Some(LocalDestination::TokenKeys),
         _ if OpenApiV2::is_path(path) => Some(LocalDestination::OpenApiV2),
         _ => discovery.find_document(path).map(LocalDestination::Discovery),
     }

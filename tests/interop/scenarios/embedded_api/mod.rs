@@ -4,7 +4,9 @@ mod client_go;
 mod cluster_without_machines;
 mod custom_resources;
 mod extension_server;
+mod extension_servers_alone;
 mod gateways_elect;
+mod helm;
 mod kind_requests;
 mod kube_controller_manager;
 mod kube_rs_watchers;
@@ -17,7 +19,7 @@ mod recorder;
 mod request_comparison;
 mod request_file;
 
-use self::request_comparison::{compare_kinds, compare_requests};
+use self::request_comparison::{compare_kinds, compare_requests, compare_with_controllers};
 use super::{KubectlTestFn, TestFn};
 use crate::environment::TestEnvironment;
 
@@ -28,6 +30,10 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
     (
         "embedded API: extension server without kube-apiserver behind stored APIServices",
         extension_server::serves_behind_stored_api_services,
+    ),
+    (
+        "embedded API: sample-apiserver and metrics-server without kube-apiserver",
+        extension_servers_alone::delegate_to_the_embedded_api_server,
     ),
     ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
     ("embedded API: custom resources: the page on definitions", custom_resources::follow_crds_page),
@@ -65,7 +71,15 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: validation", |environment| {
         compare_requests(environment, "validation.http", "validation", &[]);
     }),
+    ("embedded API: requests: roles", |environment| {
+        compare_with_controllers(environment, "roles.http", "roles", "clusterrole-aggregation-controller");
+    }),
+    ("embedded API: requests: tokens", |environment| compare_requests(environment, "tokens.http", "tokens", &[])),
+    ("embedded API: requests: owners", |environment| {
+        compare_with_controllers(environment, "owners.http", "owners", "garbage-collector-controller");
+    }),
     ("embedded API: requests: kinds", compare_kinds),
+    ("embedded API: Helm: releases live and end", helm::releases_live_and_end),
     (
         "embedded API: custom resources: stored values are those in etcd",
         custom_resources::stores_values_of_kube_apiserver,

@@ -130,14 +130,24 @@ impl<'e> Recorder<'e> {
                                 false => "VERSION".into(),
                             }
                         }
-                        ("uid" | "controller-uid" | "batch.kubernetes.io/controller-uid" | "name", Some(uid))
-                            if is_uuid(uid) =>
-                        {
+                        (
+                            "uid" | "jti" | "controller-uid" | "batch.kubernetes.io/controller-uid" | "name",
+                            Some(uid),
+                        ) if is_uuid(uid) => {
                             *value = self.alias("uid", uid).into();
                         }
                         ("continue", Some(token)) if !token.is_empty() => *value = "CONTINUE".into(),
-                        ("creationTimestamp" | "deletionTimestamp" | "lastTransitionTime" | "timeAdded", Some(_)) => {
-                            *value = "TIME".into()
+                        (
+                            "creationTimestamp"
+                            | "deletionTimestamp"
+                            | "expirationTimestamp"
+                            | "lastTransitionTime"
+                            | "timeAdded",
+                            Some(_),
+                        ) => *value = "TIME".into(),
+                        ("token", Some(token)) => {
+                            *value = token_claims(token);
+                            self.normalize(value, key);
                         }
                         _ => self.normalize(value, key),
                     }
@@ -161,13 +171,17 @@ impl<'e> Recorder<'e> {
             LazyLock::new(|| Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").unwrap());
         static VERSION: LazyLock<Regex> =
             LazyLock::new(|| Regex::new(r"((?:version|current|ResourceVersion)[a-z ]*: |in record \()\d+").unwrap());
-        static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+m?s$").unwrap());
+        static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(\d+[dhms])+$").unwrap());
         static TIME: LazyLock<Regex> =
             LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000 UTC)").unwrap());
         if field == "cells" && AGE.is_match(text) {
             return "AGE".to_owned();
         }
-        if field == "cells" && text.contains("controller-uid=") {
+        if field == "cells" && TIME.find(text).is_some_and(|time| time.as_str() == text) {
+            return "TIME".to_owned();
+        }
+        // Cells, the error of a TokenReview, what is known of a user.
+        if field == "cells" || field == "error" || field.starts_with("authentication.kubernetes.io/") {
             return UUID.replace_all(text, |found: &Captures<'_>| self.alias("uid", &found[0])).into_owned();
         }
         if field != "message" {
@@ -181,6 +195,28 @@ impl<'e> Recorder<'e> {
         let text = TIME.replace_all(&text, "TIME");
         VERSION.replace_all(&text, "${1}VERSION").into_owned()
     }
+}
+
+/// The claims of a service account token, with times from its issue on; any other text as it is.
+fn token_claims(token: &str) -> Value {
+    let parts: Vec<&str> = token.split('.').collect();
+    let payload = match parts[..] {
+        [_, payload, _] => base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).ok(),
+        _ => None,
+    };
+    let claims = payload.and_then(|payload| serde_json::from_slice::<Value>(&payload).ok());
+    let Some((mut claims, issued)) = claims.and_then(|claims| claims["iat"].as_i64().map(|issued| (claims, issued)))
+    else {
+        return token.into();
+    };
+    for time in ["/iat", "/nbf", "/exp", "/kubernetes.io/warnafter"] {
+        if let Some(value) = claims.pointer_mut(time)
+            && let Some(seconds) = value.as_i64()
+        {
+            *value = (seconds - issued).into();
+        }
+    }
+    claims
 }
 
 /// Sorts the causes in a Status about a custom resource or a CRD: kube-apiserver has them in the order of a Go map.

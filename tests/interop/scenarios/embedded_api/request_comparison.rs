@@ -13,7 +13,16 @@ use crate::environment::{Cluster, Gateway, LIKE_KUBE_APISERVER, Process, TestEnv
 /// Compares the responses to the requests of `file`, in a namespace of their own.
 pub(super) fn compare_requests(environment: &TestEnvironment, file: &str, name: &str, values: &[(&str, &str)]) {
     let directory = environment.scratch(&format!("requests-{name}"));
-    let embedded = Gateway::start_embedded_api(&environment.cluster, &directory, "embedded", &LIKE_KUBE_APISERVER);
+    let (signing_key, key) = &environment.cluster.authorities.service_account;
+    let (signing_key, key) = (signing_key.display().to_string(), key.display().to_string());
+    // Tokens as kube-apiserver's.
+    let flags = [
+        ("--service-account-issuer", "https://kubernetes.default.svc"),
+        ("--service-account-signing-key-file", signing_key.as_str()),
+        ("--service-account-key-file", key.as_str()),
+    ];
+    let flags = [&LIKE_KUBE_APISERVER[..], &flags].concat();
+    let embedded = Gateway::start_embedded_api(&environment.cluster, &directory, "embedded", &flags);
     compare_responses(&environment.cluster, &embedded, file, name, values);
 }
 
