@@ -33,37 +33,8 @@ pub(crate) fn start_control_plane(environment: &BenchEnvironment) -> Proxy {
     start_control_plane_with(environment, "AlwaysAllow")
 }
 
-/// As [`start_control_plane_with`] with RBAC, and kube-controller-manager with these controllers beside it.
-pub(crate) fn start_with_controllers(environment: &BenchEnvironment, controllers: &str) -> Proxy {
-    let proxy = start_control_plane_with(environment, "RBAC");
-    let file = |name: &str| environment.directory().join(name).display().to_string();
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {
-            "server": format!("https://localhost:{}", proxy.port), "certificate-authority": file("ca.crt"),
-        }}],
-        "users": [{"name": "u", "user": {"token": environment.admin_token}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    });
-    std::fs::write(file("controllers.kubeconfig"), kubeconfig.to_string()).expect("a kubeconfig");
-    let mut command = Command::new("taskset");
-    command.args(["-c", "1"]).arg(interop_peer("kube-controller-manager").expect("kube-controller-manager is built"));
-    command.args([
-        format!("--kubeconfig={}", file("controllers.kubeconfig")),
-        format!("--controllers={controllers}"),
-        "--leader-elect=false".to_owned(),
-        "--secure-port=0".to_owned(),
-        // Its limit of requests a second would be what is measured.
-        "--kube-api-qps=100000".to_owned(),
-        "--kube-api-burst=100000".to_owned(),
-    ]);
-    let log = std::fs::File::create(environment.directory().join("controllers.log")).expect("a log");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    proxy.beside(ChildProcess::spawn(&mut command))
-}
-
 /// As [`start_control_plane`], with this `--authorization-mode`.
-fn start_control_plane_with(environment: &BenchEnvironment, authorization_mode: &str) -> Proxy {
+pub(crate) fn start_control_plane_with(environment: &BenchEnvironment, authorization_mode: &str) -> Proxy {
     let (etcd, etcd_url) = start_etcd(environment);
     let port = free_port();
     let log = environment.directory().join("kube-apiserver.log");

@@ -1,12 +1,13 @@
 //! Access and ownership: decisions of RBAC, service account tokens, collection of dependents, deletion of a namespace.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::{ApiClient, ObjectRequest, send_all};
-use crate::fixtures::{BenchEnvironment, Proxy};
+use crate::fixtures::{BenchEnvironment, ChildProcess, Proxy, interop_peer};
 use crate::kube_apiserver;
 use crate::operations::per_thousand;
 use crate::{ApiServerKind, Options, Results, cpu, memory};
@@ -36,7 +37,7 @@ pub(crate) async fn measure(
 ) {
     let server = match kind {
         ApiServerKind::Narthex => environment.start_embedded_api_with(false, "RBAC"),
-        ApiServerKind::KubeApiserver => kube_apiserver::start_with_controllers(environment, CONTROLLERS),
+        ApiServerKind::KubeApiserver => start_with_controllers(environment),
     };
     tokio::time::sleep(Duration::from_secs(10)).await;
     results.add(kind, "memory at rest with controllers", "MiB", memory(&server) / 1024.0);
@@ -47,6 +48,35 @@ pub(crate) async fn measure(
     run.measure_decisions(results).await;
     run.measure_collection(results).await;
     run.measure_namespace(results).await;
+}
+
+/// kube-apiserver with RBAC and etcd, and kube-controller-manager with [`CONTROLLERS`] beside them.
+fn start_with_controllers(environment: &BenchEnvironment) -> Proxy {
+    let proxy = kube_apiserver::start_control_plane_with(environment, "RBAC");
+    let file = |name: &str| environment.directory().join(name).display().to_string();
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("https://localhost:{}", proxy.port), "certificate-authority": file("ca.crt"),
+        }}],
+        "users": [{"name": "u", "user": {"token": environment.admin_token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(file("controllers.kubeconfig"), kubeconfig.to_string()).expect("a kubeconfig");
+    let mut command = Command::new("taskset");
+    command.args(["-c", "1"]).arg(interop_peer("kube-controller-manager").expect("kube-controller-manager is built"));
+    command.args([
+        format!("--kubeconfig={}", file("controllers.kubeconfig")),
+        format!("--controllers={CONTROLLERS}"),
+        "--leader-elect=false".to_owned(),
+        "--secure-port=0".to_owned(),
+        // Its limit of requests a second would be what is measured.
+        "--kube-api-qps=100000".to_owned(),
+        "--kube-api-burst=100000".to_owned(),
+    ]);
+    let log = std::fs::File::create(environment.directory().join("controllers.log")).expect("a log");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    proxy.beside(ChildProcess::spawn(&mut command))
 }
 
 struct Run<'a> {

@@ -71,3 +71,4 @@ pub use self::request::{ApiRequest, FailedRequest};
 pub(crate) use self::service_allocator::{AllocationKey, ServiceName};
 pub use self::service_settings::{ServiceSettings, parse_port_range, parse_service_ranges};
 pub use self::write_options::FieldValidation;
+pub(crate) use self::write_options::check_create_options;

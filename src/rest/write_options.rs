@@ -40,6 +40,14 @@ pub(super) struct WriteOptions {
     pub(super) validation: FieldValidation,
 }
 
+/// Checks the options of a create in a query.
+///
+/// # Errors
+/// 422 for values that are not supported.
+pub(crate) fn check_create_options(query: &Query<'_>) -> Result<(), Status> {
+    WriteOptions::parse(query, "CreateOptions").map(drop)
+}
+
 impl WriteOptions {
     /// Reads the options of `kind` from a query.
     ///

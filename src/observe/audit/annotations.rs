@@ -9,9 +9,12 @@ use parking_lot::Mutex;
 /// An annotation: key and value.
 pub type AuditAnnotation = (Cow<'static, str>, String);
 
+/// Annotations by their key.
+pub(super) type AuditAnnotationMap = BTreeMap<Cow<'static, str>, String>;
+
 /// Annotations of the audit events of one request; added while it is served. Dropped if the request is not audited.
 #[derive(Clone, Default)]
-pub struct AuditAnnotations(Option<Arc<Mutex<BTreeMap<Cow<'static, str>, String>>>>);
+pub struct AuditAnnotations(Option<Arc<Mutex<AuditAnnotationMap>>>);
 
 impl AuditAnnotations {
     /// Annotations of an audited request that has `first`.
@@ -27,7 +30,7 @@ impl AuditAnnotations {
     }
 
     /// The annotations so far.
-    pub(super) fn get(&self) -> BTreeMap<Cow<'static, str>, String> {
+    pub(super) fn get(&self) -> AuditAnnotationMap {
         self.0.as_ref().map(|annotations| annotations.lock().clone()).unwrap_or_default()
     }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::AuditLevel;
+use super::annotations::AuditAnnotationMap;
 use super::body::{CapturedBody, OmitReason};
 use super::policy::AuditStage;
 
@@ -45,7 +46,7 @@ pub(super) struct AuditEvent {
     pub(super) outcome: Option<AuditOutcome>,
     pub(super) decision: Option<AuditDecision>,
     /// More annotations.
-    pub(super) annotations: BTreeMap<Cow<'static, str>, String>,
+    pub(super) annotations: AuditAnnotationMap,
     /// How the response ended, unless it was complete.
     pub(super) end: Option<&'static str>,
     pub(super) request: Option<CapturedBody>,
@@ -360,7 +361,7 @@ impl AuditEvent {
             impersonated: None,
             outcome: Some(AuditOutcome::Code(200)),
             decision: None,
-            annotations: BTreeMap::new(),
+            annotations: AuditAnnotationMap::new(),
             end: None,
             request: None,
             response: None,

@@ -51,11 +51,11 @@ pub(super) async fn respond(
     let response = match destination {
         LocalDestination::SelfReview(review) => {
             let counter = record.request_body_counter();
-            Box::pin(self_review(shared, review, permit, *request, &counter)).await
+            Box::pin(self_review(parsed, review, permit, *request, &counter)).await
         }
         LocalDestination::Delegation(delegation) => {
             let counter = record.request_body_counter();
-            Box::pin(delegation_review(shared, delegation, permit, *request, &counter)).await
+            Box::pin(delegation_review(parsed, delegation, permit, *request, &counter)).await
         }
         LocalDestination::Object => {
             let counter = record.request_body_counter();

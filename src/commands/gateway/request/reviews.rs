@@ -5,15 +5,15 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use kubeapi::{Query, RetryAfter, Status};
+use kubeapi::{RetryAfter, Status};
 
-use super::target::client_error;
+use super::target::{ParsedRequest, client_error};
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
-use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::{self, DelegationRequest};
 use crate::message::negotiate::is_pretty_print;
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
+use crate::rest::check_create_options;
 
 /// Timeout for the body of a review to arrive, and for waiting until a large one can be parsed.
 const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,14 +23,14 @@ const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// 405 for other verbs than create; 413, 415, 400 and 422 for an invalid body.
 pub(super) async fn self_review(
-    shared: &GatewayState,
+    parsed: &ParsedRequest<'_>,
     review: SelfReview,
     permit: &Permit<'_>,
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let is_indented = is_indented(&request);
-    let body = read_review_body(shared, permit, review.review_body(), request, counter).await?;
+    let (shared, is_indented) = (parsed.shared, is_pretty_print(&parsed.target.query, request.headers()));
+    let body = read_review_body(parsed, permit, review.review_body(), request, counter).await?;
     let review = review.answer(&shared.access.authorizer, permit.user(), &body).await;
     review.map(|review| created_response(&review, is_indented)).map_err(client_error)
 }
@@ -40,14 +40,14 @@ pub(super) async fn self_review(
 /// # Errors
 /// As [`self_review`].
 pub(super) async fn delegation_review(
-    shared: &GatewayState,
+    parsed: &ParsedRequest<'_>,
     request_kind: DelegationRequest,
     permit: &Permit<'_>,
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let is_indented = is_indented(&request);
-    let body = read_review_body(shared, permit, request_kind.review_body(), request, counter).await?;
+    let (shared, is_indented) = (parsed.shared, is_pretty_print(&parsed.target.query, request.headers()));
+    let body = read_review_body(parsed, permit, request_kind.review_body(), request, counter).await?;
     let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
         DelegationRequest::SubjectAccessReview | DelegationRequest::LocalSubjectAccessReview => {
@@ -60,17 +60,22 @@ pub(super) async fn delegation_review(
 
 /// Reads the body of a review, as JSON.
 async fn read_review_body(
-    shared: &GatewayState,
+    parsed: &ParsedRequest<'_>,
     permit: &Permit<'_>,
     review_body: ReviewBody,
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Vec<u8>, Refusal> {
+    if !permit.request().name.is_empty() {
+        // Reviews are not stored.
+        return Err(client_error(Status::not_found()));
+    }
     if permit.request().verb != "create" {
         let message = "the server does not allow this method on the requested resource";
         return Err(client_error(Status::method_not_allowed(message)));
     }
     let (head, body) = request.into_parts();
+    check_create_options(&parsed.target.query).map_err(client_error)?;
     let max_bytes = review_body.max_bytes();
     let read = tokio::time::timeout(REVIEW_BODY_TIMEOUT, Limited::new(body, max_bytes).collect()).await;
     let read = read.map_err(|_| client_error(Status::request_timeout("the body did not arrive in time")))?;
@@ -88,7 +93,7 @@ async fn read_review_body(
         return review_body.read(content_type, &body).map_err(client_error);
     }
     // On a blocking thread, so that other requests of this worker do not wait.
-    let turn = shared.review_turns.wait(&permit.user().name);
+    let turn = parsed.shared.review_turns.wait(&permit.user().name);
     let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_BODY_TIMEOUT, turn).await else {
         return Err(client_error(Status::too_many_requests(
             "too many large reviews at once, please try again later",
@@ -99,10 +104,6 @@ async fn read_review_body(
     let read = tokio::task::spawn_blocking(move || review_body.read(&content_type, &body)).await;
     read.map_err(|error| client_error(Status::internal_error("the body could not be read")).with_cause(error))?
         .map_err(client_error)
-}
-
-fn is_indented(request: &Request<IncomingBody>) -> bool {
-    is_pretty_print(&Query::parse(request.uri().query().unwrap_or_default()), request.headers())
 }
 
 fn created_response(review: &serde_json::Value, is_indented: bool) -> Response<Body> {

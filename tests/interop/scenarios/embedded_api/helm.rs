@@ -12,6 +12,9 @@ const RELEASE: &str = "embedded-helm";
 /// The embedded API server has no server-side apply.
 const CLIENT_SIDE: &str = "--server-side=false";
 const CHART: &str = "tests/interop/fixtures/operator-chart";
+/// The kinds of the chart in a namespace.
+const RESOURCES: &str = "--resource=configmaps,secrets,serviceaccounts,roles.rbac.authorization.k8s.io,\
+     rolebindings.rbac.authorization.k8s.io,websites.charts.example.com";
 /// Kinds and suffixes of the names of the objects of a release.
 const OBJECTS: [(&str, &str); 9] = [
     ("configmap", ""),
@@ -72,7 +75,7 @@ impl User {
         }
         steps.push(self.change("uninstall", &[], true));
 
-        // The permissions of the ClusterRole admin in one namespace do not suffice for a ClusterRole.
+        // Permissions in one namespace do not suffice for a ClusterRole.
         let deployer = self.deployer();
         steps.push(deployer.change("install", &[chart, "--skip-crds"], false));
         steps.push(deployer.change("install", &[chart, "--skip-crds", "--set=clusterRole=false"], true));
@@ -82,14 +85,13 @@ impl User {
         steps
     }
 
-    /// A ServiceAccount with the ClusterRole admin in the namespace of the release, and all verbs on its custom objects.
+    /// A ServiceAccount with all verbs on the kinds of the chart in the namespace of the release.
     fn deployer(&self) -> User {
         let account = format!("--serviceaccount={RELEASE}:deployer");
         self.kubectl(&["create", "serviceaccount", "deployer"]).unwrap();
-        self.kubectl(&["create", "rolebinding", "deployer", "--clusterrole=admin", &account]).unwrap();
-        let role = ["create", "role", "websites", "--verb=*", "--resource=websites.charts.example.com"];
+        let role = ["create", "role", "deployer", "--verb=*", RESOURCES];
         self.kubectl(&role).unwrap();
-        self.kubectl(&["create", "rolebinding", "websites", "--role=websites", &account]).unwrap();
+        self.kubectl(&["create", "rolebinding", "deployer", "--role=deployer", &account]).unwrap();
         let token = self.kubectl(&["create", "token", "deployer"]).unwrap();
         let mut config: Value = serde_json::from_slice(&std::fs::read(&self.kubeconfig).unwrap()).unwrap();
         config["users"][0]["user"] = json!({"token": token.trim()});
