@@ -100,7 +100,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 26] = [
+const DENIALS: [(u16, &str, &str, &str); 27] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -200,6 +200,12 @@ const DENIALS: [(u16, &str, &str, &str); 26] = [
         "src/commands/gateway/request/local.rs",
         NOT_SERVED,
         "the issuer of service account tokens (`--service-account-issuer`) is no https URL",
+    ),
+    (
+        404,
+        "src/commands/gateway/request/reviews.rs",
+        NOT_SERVED,
+        "the path names a review, such as `…/tokenreviews/a`: they are not stored",
     ),
     (
         404,

@@ -114,6 +114,7 @@ fn named_in(sources: &[SourceFile]) -> BTreeSet<String> {
         "leader_election_",
         "process_",
         "konnectivity_",
+        "serviceaccount_",
         "workqueue_",
     ];
     let is_name = |text: &String| {

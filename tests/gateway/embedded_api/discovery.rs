@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, get, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+use crate::support::fixtures::eventually;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -45,9 +46,14 @@ async fn embedded_api_discovery_names_what_is_served() {
     assert_eq!(named(&core, "serviceaccounts/token")["kind"], "TokenRequest");
 
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    let groups = client.send_and_read(get("/apis", &[("accept", accept)])).await.json();
-    let names: Vec<_> = groups["items"].as_array().unwrap().iter().map(|group| &group["metadata"]["name"]).collect();
-    assert_eq!(names[..4], ["apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io"]);
+    // In the order of their APIServices, which the server stores after it has started.
+    let groups = eventually("the groups in their order", async || {
+        let groups = client.send_and_read(get("/apis", &[("accept", accept)])).await.json();
+        let names = groups["items"].as_array()?.iter().map(|group| &group["metadata"]["name"]);
+        let expected = ["apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io"];
+        names.take(4).eq(expected).then_some(groups)
+    })
+    .await;
     let autoscaling = groups["items"].as_array().unwrap().iter().find(|one| one["metadata"]["name"] == "autoscaling");
     let version = &autoscaling.unwrap()["versions"][0];
     assert_eq!((&version["version"], &version["freshness"]), (&json!("v2"), &json!("Current")));
