@@ -318,14 +318,19 @@ impl BenchEnvironment {
         for (name, port) in
             [("reviewer", self.reviewer_port), ("delegate", self.backend_port), ("cluster", self.cluster_port)]
         {
-            let text = format!(
-                "{{apiVersion: v1, kind: Config, current-context: x, \
-                 contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
-                 clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.crt}}}}], \
-                 users: [{{name: u, user: {{token: reviewed}}}}]}}\n",
-            );
-            self.write(&format!("{name}.kubeconfig"), &text);
+            self.write_kubeconfig(name, port, "reviewed");
         }
+    }
+
+    /// Writes the file `<name>.kubeconfig` of a user with `token` of the server at `port`.
+    pub(crate) fn write_kubeconfig(&self, name: &str, port: u16, token: &str) {
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: x, \
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.crt}}}}], \
+             users: [{{name: u, user: {{token: {token}}}}}]}}\n",
+        );
+        self.write(&format!("{name}.kubeconfig"), &text);
     }
 
     /// What stands in for a kube-apiserver that reviews tokens and access.

@@ -53,20 +53,12 @@ pub(crate) async fn measure(
 /// kube-apiserver with RBAC and etcd, and kube-controller-manager with [`CONTROLLERS`] beside them.
 fn start_with_controllers(environment: &BenchEnvironment) -> Proxy {
     let proxy = kube_apiserver::start_control_plane_with(environment, "RBAC");
-    let file = |name: &str| environment.directory().join(name).display().to_string();
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {
-            "server": format!("https://localhost:{}", proxy.port), "certificate-authority": file("ca.crt"),
-        }}],
-        "users": [{"name": "u", "user": {"token": environment.admin_token}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    });
-    std::fs::write(file("controllers.kubeconfig"), kubeconfig.to_string()).expect("a kubeconfig");
+    environment.write_kubeconfig("controllers", proxy.port, &environment.admin_token);
+    let kubeconfig = environment.directory().join("controllers.kubeconfig");
     let mut command = Command::new("taskset");
     command.args(["-c", "1"]).arg(interop_peer("kube-controller-manager").expect("kube-controller-manager is built"));
     command.args([
-        format!("--kubeconfig={}", file("controllers.kubeconfig")),
+        format!("--kubeconfig={}", kubeconfig.display()),
         format!("--controllers={CONTROLLERS}"),
         "--leader-elect=false".to_owned(),
         "--secure-port=0".to_owned(),

@@ -16,12 +16,12 @@ use store::watch_cache::{ResourceCollection, Stored};
 
 use super::policy_reconciliation::{Reconciliation, reconcile};
 use super::runner::Controller;
-use super::{builtin_collection, finish_write, read_latest};
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::rest::{ApiServer, new_object, now, unavailable};
+use crate::rest::{ApiServer, finish_write, new_object, now, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Written by `tests/interop/kinds`: an object a line.

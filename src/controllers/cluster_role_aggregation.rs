@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use store::watch_cache::{ResourceCollection, Stored, WatchEventKind};
 
 use super::runner::{Controller, FeedEvent};
-use super::{builtin_collection, finish_write, read_latest};
+use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::ApiServer;
+use crate::rest::{ApiServer, finish_write};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The controller that writes the rules. A key is the name of an aggregated ClusterRole.

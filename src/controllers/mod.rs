@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use kubeapi::Status;
 use store::Key;
-use store::watch_cache::{Error, Notifier, ResourceCollection, Stored};
+use store::watch_cache::{Notifier, ResourceCollection, Stored};
 use tokio::task::JoinSet;
 
 use self::bootstrap_objects::BootstrapObjectController;
@@ -281,17 +281,6 @@ async fn read_latest(
     let key = collection.prefix().key(namespace, name).map_err(Status::internal_error)?;
     let latest = collection.get_latest(&key).await.map_err(|error| unavailable(&error))?;
     Ok((key, latest))
-}
-
-/// The result of a write of a controller. If another writer was faster, its change has an event, which adds the key again.
-///
-/// # Errors
-/// Errors of the store.
-fn finish_write<T>(written: Result<T, Error>) -> Result<(), Status> {
-    match written {
-        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-        Err(error) => Err(unavailable(&error)),
-    }
 }
 
 /// The collection of a built-in resource.

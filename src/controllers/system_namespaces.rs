@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use store::watch_cache::{ResourceCollection, WatchEvent, WatchEventKind};
 
 use super::runner::{Controller, FeedEvent};
-use super::{builtin_collection, finish_write, read_latest};
+use super::{builtin_collection, read_latest};
 use crate::observe::metrics::WorkQueueRegistry;
-use crate::rest::{ApiServer, create_empty, new_object};
+use crate::rest::{ApiServer, create_empty, finish_write, new_object};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Namespaces that kube-apiserver creates.

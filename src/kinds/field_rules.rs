@@ -262,7 +262,7 @@ fn invalid_typed(path: FieldPath<'_>, text: &str, sentences: Vec<String>) -> Vec
 ///
 /// # Errors
 /// Go's text for more than one slash.
-pub(super) fn parse_group_version(api_version: &str) -> Result<(&str, &str), String> {
+pub fn parse_group_version(api_version: &str) -> Result<(&str, &str), String> {
     match api_version.split_once('/') {
         _ if matches!(api_version, "" | "/") => Ok(("", "")),
         None => Ok(("", api_version)),

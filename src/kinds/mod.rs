@@ -58,7 +58,7 @@ use serde_json::{Map, Value};
 
 pub use self::api_service::prepare_new as prepare_new_api_service;
 pub use self::certificate_signing_request::{read_certificate_request, set_requester};
-pub use self::field_rules::label_selector_text;
+pub use self::field_rules::{label_selector_text, parse_group_version};
 pub use self::service_families::ServiceFamilies;
 pub use self::status_conditions::{is_pod_ready, set_disruptions_exhausted, set_pod_condition};
 #[cfg(test)]

@@ -28,6 +28,17 @@ pub(crate) fn unavailable(error: &Error) -> Status {
     Status::service_unavailable(error.to_string())
 }
 
+/// The result of a write that is tried again if another writer was faster: of a controller at the event of that change.
+///
+/// # Errors
+/// Errors of the store.
+pub(crate) fn finish_write<T>(written: Result<T, Error>) -> Result<(), Status> {
+    match written {
+        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(unavailable(&error)),
+    }
+}
+
 /// 409: another writer was faster. Kubernetes' text (`pkg/registry/generic/registry/store.go`,
 /// `OptimisticLockErrorMsg`).
 pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {

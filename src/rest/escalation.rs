@@ -116,7 +116,7 @@ impl ApiServer {
         owned.extend(policy.rules(user, target.namespace));
         owned.sort_by_key(Arc::as_ptr);
         owned.dedup_by_key(|rules| Arc::as_ptr(rules));
-        errors.extend(Some(policy.missing_roles(user, target.namespace)).filter(|text| !text.is_empty()));
+        errors.extend(policy.missing_roles(user, target.namespace).into_iter().map(str::to_owned));
         let size = (owned.iter().map(|rules| rules.len()).sum::<usize>() + requested.len()) * RULE_BYTES;
         let uncovered = run_counted(size, (owned, requested), |(owned, requested), limit| {
             let parts = uncovered_parts(owned.iter().flat_map(|rules| &**rules), requested, limit)?;
@@ -134,12 +134,9 @@ impl ApiServer {
         if !errors.is_empty() {
             // The errors of storage name the resource of the request, unlike those of the authorizer.
             let plural = target.kind.resource.group_resource().1;
-            let missing = errors.iter().flat_map(|error| error.trim_matches(['[', ']']).split(", "));
-            let missing = missing.map(|error| match error.split_once(' ') {
-                Some((_, rest)) => format!("{plural}.{GROUP} {rest}"),
-                None => error.to_owned(),
-            });
-            let missing = missing.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+            let without_resource = |error: &String| error.split_once(' ').map_or("", |(_, rest)| rest).to_owned();
+            let missing: BTreeSet<String> = errors.iter().map(without_resource).collect();
+            let missing: Vec<String> = missing.iter().map(|rest| format!("{plural}.{GROUP} {rest}")).collect();
             why += &format!("; resolution errors: [{}]", missing.join(", "));
         }
         Ok(Err(why))

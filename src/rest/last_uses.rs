@@ -10,9 +10,9 @@ use kubeapi::json::write_stored_json;
 use parking_lot::Mutex;
 use serde_json::Value;
 use store::Key;
-use store::watch_cache::{Error, ResourceCollection, Stored};
+use store::watch_cache::{ResourceCollection, Stored};
 
-use super::errors::unavailable;
+use super::errors::finish_write;
 use crate::conversion::stored_object;
 
 /// Label of a Secret with the day in UTC on which its token was used last (`LastUsedLabelKey`).
@@ -56,8 +56,5 @@ async fn write_label(secrets: &ResourceCollection, secret: &Arc<Stored>, day: St
     let metadata = object.entry("metadata").or_insert(Value::Null);
     metadata["labels"][LAST_USED] = day.into();
     let value = write_stored_json(&object).bytes;
-    match secrets.update(secret.key(), secret.revision(), value.into(), None).await {
-        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-        Err(error) => Err(unavailable(&error)),
-    }
+    finish_write(secrets.update(secret.key(), secret.revision(), value.into(), None).await)
 }

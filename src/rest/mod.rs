@@ -59,7 +59,7 @@ mod write_options;
 pub use self::admission_plugins::DisabledPlugins;
 pub use self::api_server::{ApiServer, ApiServerSettings};
 pub(crate) use self::delete_options::PropagationPolicy;
-pub(crate) use self::errors::unavailable;
+pub(crate) use self::errors::{finish_write, unavailable};
 pub(crate) use self::event_recorder::EventReport;
 pub(crate) use self::last_uses::LastUses;
 pub(crate) use self::metadata::{is_removable, new_object, now};

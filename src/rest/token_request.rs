@@ -8,7 +8,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use kubeapi::field_error::{FieldError, invalid_fields_status};
 use kubeapi::object_meta::{ObjectMetaView, change_metadata};
-use kubeapi::{GoQuoted, Status};
+use kubeapi::{GoQuoted, Status, token_credential_id};
 use serde_json::{Map, Value, json};
 use store::watch_cache::{ResourceCollection, Stored};
 
@@ -24,6 +24,7 @@ use crate::authenticate::service_accounts::{
 };
 use crate::compute::{MAX_INLINE_BYTES, run_sized};
 use crate::conversion::stored_object;
+use crate::kinds::parse_group_version;
 use crate::resources::ServedKind;
 
 /// Group and kind in errors.
@@ -72,7 +73,7 @@ pub(super) async fn issue_token(
     spec.shorten(issuer, warnings);
     let now = SystemTime::now();
     let issued = spec.issue(issuer, &account, bound).await?;
-    request.audit.add("authentication.kubernetes.io/issued-credential-id", || format!("JTI={}", issued.id));
+    request.audit.add("authentication.kubernetes.io/issued-credential-id", || token_credential_id(&issued.id));
     complete_metadata(&mut object, &account, now);
     object.insert("spec".to_owned(), spec.value());
     let expires = Timestamp::try_from(now).unwrap_or(Timestamp::MAX).as_second().saturating_add(spec.seconds);
@@ -129,12 +130,8 @@ impl TokenRequestSpec {
             return Ok(None);
         }
         let text = |field: &str| self.bound[field].as_str().unwrap_or_default();
-        let (group, version) = match text("apiVersion").split_once('/') {
-            Some((group, version)) if !version.contains('/') => (group, version),
-            // As upstream: what is no version of a group is taken for none.
-            Some(_) => ("", ""),
-            None => ("", text("apiVersion")),
-        };
+        // As upstream (`FromAPIVersionAndKind`): what cannot be parsed is taken for none.
+        let (group, version) = parse_group_version(text("apiVersion")).unwrap_or_default();
         let (plural, namespace) = match (group, text("kind")) {
             ("", "Pod") => ("pods", target.namespace),
             ("", "Secret") => ("secrets", target.namespace),

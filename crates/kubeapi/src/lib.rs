@@ -76,5 +76,5 @@ pub use retry_after::RetryAfter;
 pub use selector::field_selector::{FieldSelector, FieldTerm, SelectorError};
 pub use selector::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
 pub use status::{Status, StatusCause, StatusDetails};
-pub use user::{CREDENTIAL_ID, User};
+pub use user::{CREDENTIAL_ID, User, token_credential_id};
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};

@@ -5,6 +5,11 @@ use std::collections::BTreeMap;
 /// Extra key with the ID of the credential of a user (Kubernetes' `user.CredentialIDKey`).
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
+/// The ID of the credential that is a token with this claim `jti` (Kubernetes' `CredentialIDForJTI`).
+pub fn token_credential_id(jti: &str) -> String {
+    format!("JTI={jti}")
+}
+
 /// An authenticated user (`k8s.io/apiserver/pkg/authentication/user.Info`).
 ///
 /// Groups and extra values keep the authenticator's order and duplicates, also in the headers to the backend.

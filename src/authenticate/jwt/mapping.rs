@@ -1,6 +1,6 @@
 //! Mapping of the claims of a verified token to a user, like `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
 
-use kubeapi::{CREDENTIAL_ID, User};
+use kubeapi::{CREDENTIAL_ID, User, token_credential_id};
 use serde_json::{Value, json};
 
 use super::configuration::{ClaimSource, ClaimValidationRule, JwtIssuer};
@@ -12,7 +12,7 @@ pub(in crate::authenticate) fn add_credential_id(user: &mut User, claims: &Claim
     if let Some(Value::String(id)) = claims.get("jti")
         && !id.is_empty()
     {
-        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
+        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![token_credential_id(id)]);
     }
 }
 

@@ -145,6 +145,7 @@ impl ServiceAccountAuthenticator {
         objects: TokenObjects,
         metrics: &Arc<Metrics>,
     ) -> Result<ServiceAccountAuthenticator, Problem> {
+        metrics.service_accounts().enable();
         let verified = DecisionCache::new(DecisionCacheKind::ServiceAccount, CACHE_LIMITS, metrics.clone());
         Ok(ServiceAccountAuthenticator {
             issuer,

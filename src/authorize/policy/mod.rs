@@ -101,8 +101,12 @@ impl RbacPolicy {
 
     /// Returns the reason of a denial: the user's missing roles, or the empty string.
     pub fn denial_reason(&self, attributes: Attributes<'_>) -> String {
-        let missing = self.missing_roles(attributes.user, attributes.request.namespace);
-        if missing.is_empty() { missing } else { format!("RBAC: {missing}") }
+        match &self.missing_roles(attributes.user, attributes.request.namespace)[..] {
+            [] => String::new(),
+            [one] => format!("RBAC: {one}"),
+            // Joined like Kubernetes' errors.
+            all => format!("RBAC: [{}]", all.join(", ")),
+        }
     }
 
     /// Returns all rules of a user in a namespace, role by role, each role once; with an empty namespace, only
@@ -113,17 +117,12 @@ impl RbacPolicy {
         rules.filter(|rules| seen.insert(Arc::as_ptr(rules))).collect()
     }
 
-    /// Returns the missing roles of a user, joined like Kubernetes' errors; empty if there are none. Many are left out.
-    pub fn missing_roles(&self, user: &User, namespace: &str) -> String {
+    /// Returns an error for each missing role of a user, in Kubernetes' words. Many are left out.
+    pub fn missing_roles(&self, user: &User, namespace: &str) -> Vec<&str> {
         let absent = self.grants(user, namespace).filter(|grant| grant.role.get().is_none());
         let mut seen = HashSet::new();
         let absent = absent.filter(|grant| seen.insert(Arc::as_ptr(&grant.role)));
-        let missing: Vec<&str> = absent.map(|grant| grant.role.absence()).take(MAX_MISSING_ROLES).collect();
-        match *missing {
-            [] => String::new(),
-            [one] => one.to_owned(),
-            _ => format!("[{}]", missing.join(", ")),
-        }
+        absent.map(|grant| grant.role.absence()).take(MAX_MISSING_ROLES).collect()
     }
 
     /// Logs that the policy was loaded, and its warnings.
@@ -173,12 +172,12 @@ impl RbacPolicies {
         self.0.iter().map(Published::load)
     }
 
-    /// The rules of a user in a namespace, role by role, and an error for each policy in which roles are missing.
+    /// The rules of a user in a namespace, role by role, and an error for each missing role.
     pub fn rules(&self, user: &User, namespace: &str) -> (Vec<Arc<Vec<PolicyRule>>>, Vec<String>) {
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         for policy in self.load() {
             rules.extend(policy.rules(user, namespace));
-            errors.extend(Some(policy.missing_roles(user, namespace)).filter(|text| !text.is_empty()));
+            errors.extend(policy.missing_roles(user, namespace).into_iter().map(str::to_owned));
         }
         (rules, errors)
     }

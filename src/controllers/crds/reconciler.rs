@@ -14,12 +14,11 @@ use store::watch_cache::{ResourceCollection, Stored};
 use super::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use super::names::{TakenNames, accept_names};
 use crate::controllers::crd_removal::needs_cleanup;
-use crate::controllers::finish_write;
 use crate::controllers::local_api_services::api_service_name;
 use crate::conversion::stored_object;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Crd, custom_entries};
-use crate::rest::{ApiServer, CrdIdentity};
+use crate::rest::{ApiServer, CrdIdentity, finish_write};
 use crate::work_queue::WorkQueue;
 
 /// Longest wait for discovery and OpenAPI before CRDs are established: with many backends, discovery is published

@@ -9,11 +9,11 @@ use store::watch_cache::{ResourceCollection, WatchEvent, WatchEventKind};
 
 use crate::authenticate::service_accounts::RootCa;
 use crate::controllers::runner::{Controller, FeedEvent};
-use crate::controllers::{builtin_collection, finish_write, read_latest};
+use crate::controllers::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::Published;
-use crate::rest::{ApiServer, new_object};
+use crate::rest::{ApiServer, finish_write, new_object};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// Name of the ConfigMap with the authorities of the serving certificate.

@@ -13,12 +13,12 @@ use store::watch_cache::{ResourceCollection, Stored, WatchEvent, WatchEventKind}
 
 use crate::authenticate::service_accounts::{RootCa, TokenAccount, TokenIssuer};
 use crate::compute::run_for_server;
+use crate::controllers::builtin_collection;
 use crate::controllers::runner::{Controller, FeedEvent};
-use crate::controllers::{builtin_collection, finish_write};
 use crate::conversion::stored_object;
 use crate::observe::metrics::WorkQueueRegistry;
 use crate::process::Published;
-use crate::rest::{ApiServer, PropagationPolicy, unavailable};
+use crate::rest::{ApiServer, PropagationPolicy, finish_write, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
 /// The type of the Secrets.

@@ -15,24 +15,35 @@ pub(super) const GROUP_VERSION: (&str, &str) = ("metrics.k8s.io", "v1beta1");
 /// Name of its Service and namespace.
 pub(super) const NAME: &str = "metrics-server";
 
-/// Starts a metrics-server at `port`. It may not be ready on return.
+/// Starts a metrics-server at `port` that uses `cluster`. It may not be ready on return.
 pub(super) fn start(cluster: &Cluster, directory: &Path, port: u16) -> Process {
-    let serving =
-        cluster.authorities.backend.server("metrics-server", &["metrics-server.metrics-server.svc", "127.0.0.1"]);
+    let flags = ["--bind-address=127.0.0.1", "--metric-resolution=15s", "--kubelet-insecure-tls"];
+    start_with(cluster, &cluster.admin_kubeconfig, directory, NAME, port, &flags)
+}
+
+/// Starts a metrics-server with a certificate of `cluster` for the Service in `namespace`, and more flags. It uses the
+/// server of `kubeconfig`. It may not be ready on return.
+pub(super) fn start_with(
+    cluster: &Cluster,
+    kubeconfig: &Path,
+    directory: &Path,
+    namespace: &str,
+    port: u16,
+    flags: &[&str],
+) -> Process {
+    let name = format!("{NAME}-of-{namespace}");
+    let serving = cluster.authorities.backend.server(&name, &[&format!("{NAME}.{namespace}.svc"), "127.0.0.1"]);
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    let kubeconfig = &cluster.admin_kubeconfig;
-    let arguments = [
+    let mut arguments = vec![
         format!("--secure-port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
         file("kubeconfig", kubeconfig),
         file("authentication-kubeconfig", kubeconfig),
         file("authorization-kubeconfig", kubeconfig),
         file("tls-cert-file", &serving.certificate),
         file("tls-private-key-file", &serving.key),
-        "--metric-resolution=15s".to_owned(),
-        "--kubelet-insecure-tls".to_owned(),
     ];
-    Process::start("metrics-server", &peer("metrics-server"), arguments, directory)
+    arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    Process::start(&name, &peer("metrics-server"), arguments, directory)
 }
 
 fn kubectl_top(environment: &TestEnvironment, kubectl: &Kubectl) {

@@ -5,7 +5,7 @@ use std::fmt;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Number, Value};
 
-use super::normalize::{MAX_DEPTH, MAX_VALUES, NormalizeError, normalize};
+use super::normalize::{MAX_DEPTH, MAX_EXACT, MAX_VALUES, NormalizeError, normalize};
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time};
 use super::{MAGIC, MalformedProtobuf, ProtobufValue, read_fields};
@@ -378,8 +378,7 @@ fn decode_int_or_string(message: &[u8]) -> Result<Value, ProtobufError> {
 
 /// A float as Go writes it: integers without a fraction.
 fn decode_double(value: f64) -> Result<Value, ProtobufError> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if value.fract() == 0.0 && value.abs() < EXACT {
+    if value.fract() == 0.0 && value.abs() < MAX_EXACT as f64 {
         return Ok(Value::from(value as i64));
     }
     Number::from_f64(value).map(Value::Number).ok_or(ProtobufError::Text("number that JSON does not have"))

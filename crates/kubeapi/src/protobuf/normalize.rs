@@ -14,8 +14,8 @@ use crate::quantity::{Quantity, QuantityError};
 pub(super) const MAX_VALUES: usize = 200_000;
 /// Maximum nesting of an object. Only the schemas of a CustomResourceDefinition nest without a bound of their own.
 pub(super) const MAX_DEPTH: usize = 128;
-/// Integers below are the same as floats.
-const MAX_EXACT: u64 = 1 << 53;
+/// Each integer below is a float.
+pub(super) const MAX_EXACT: u64 = 1 << 53;
 /// Messages of CustomResourceDefinitions, which are stored in JSON.
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.";
 /// Maximum number of unknown fields that are reported, as in `sigs.k8s.io/json`.
@@ -118,7 +118,8 @@ impl Normalizer<'_> {
             }
             (GoType::Double, Value::Number(number)) => {
                 // An integer that is not read from protobuf as one. Smaller ones stay, also where Go prints an exponent.
-                let is_kept = number.is_f64() || number.as_i64().is_some_and(|integer| integer.abs_diff(0) < MAX_EXACT);
+                let is_kept =
+                    number.is_f64() || number.as_i64().is_some_and(|integer| integer.unsigned_abs() < MAX_EXACT);
                 if let Some(float) = number.as_f64().filter(|_| !is_kept) {
                     *value = float.into();
                 }

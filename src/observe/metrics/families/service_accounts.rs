@@ -1,6 +1,6 @@
 //! Metrics of service account tokens (`pkg/serviceaccount/metrics.go`).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::observe::metrics::exposition::{MetricType, MetricsText};
 
@@ -31,24 +31,32 @@ const FAMILIES: [(&str, &str); 6] = [
     ("serviceaccount_valid_tokens_total", "Uses of tokens with extended lifetime that need not be replaced yet."),
 ];
 
-/// Uses of service account tokens.
+/// Uses of service account tokens; rendered only if they are enabled.
 #[derive(Default)]
-pub struct ServiceAccountMetrics([AtomicU64; FAMILIES.len()]);
+pub struct ServiceAccountMetrics {
+    enabled: AtomicBool,
+    uses: [AtomicU64; FAMILIES.len()],
+}
 
 impl ServiceAccountMetrics {
-    /// Counts the use of a token.
-    pub fn record(&self, token_use: AccountTokenUse) {
-        self.0[token_use as usize].fetch_add(1, Relaxed);
+    /// Enables the metrics: this process authenticates service account tokens.
+    pub fn enable(&self) {
+        self.enabled.store(true, Relaxed);
     }
 
-    /// Families `serviceaccount_*` of the uses that there were.
+    /// Counts the use of a token.
+    pub fn record(&self, token_use: AccountTokenUse) {
+        self.uses[token_use as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Families `serviceaccount_*`.
     pub(in crate::observe::metrics) fn render(&self, text: &mut MetricsText) {
-        for ((name, help), count) in FAMILIES.into_iter().zip(&self.0) {
-            let count = count.load(Relaxed);
-            if count > 0 {
-                text.family(name, MetricType::Counter, help);
-                text.sample(&[], count);
-            }
+        if !self.enabled.load(Relaxed) {
+            return;
+        }
+        for ((name, help), count) in FAMILIES.into_iter().zip(&self.uses) {
+            text.family(name, MetricType::Counter, help);
+            text.sample(&[], count.load(Relaxed));
         }
     }
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::environment::{Cluster, Extension, Gateway, Kubectl, Process, TestEnvironment, free_port, kubeconfig, peer};
+use crate::environment::{Extension, Gateway, Kubectl, TestEnvironment, free_port, kubeconfig};
 use crate::scenarios::cluster_registry::own_address;
+use crate::scenarios::metrics_server;
 use crate::scenarios::standalone::KubectlUser;
 
 /// Objects of an extension API server, with names in capitals.
@@ -41,7 +42,8 @@ pub(super) fn delegate_to_the_embedded_api_server(environment: &TestEnvironment,
     let server = account(&name, "apiserver");
     let extension = Extension::start_with(cluster, &server.kubeconfig, &scratch, &name, ports[0], &flags);
     let metrics = account("kube-system", "metrics-server");
-    let _metrics_server = start_metrics_server(cluster, &scratch, &metrics.kubeconfig, ports[1]);
+    let _metrics_server =
+        metrics_server::start_with(cluster, &metrics.kubeconfig, &scratch, "kube-system", ports[1], &[]);
     for version in ["v1alpha1.wardle.example.com", "v1beta1.wardle.example.com", "v1beta1.metrics.k8s.io"] {
         admin.run(&["wait", "--for=condition=Available", &format!("apiservice/{version}"), "--timeout=60s"]);
     }
@@ -133,21 +135,6 @@ fn assert_reviewed(server: &KubectlUser<'_>, scratch: &Path) {
     assert_eq!(review("SubjectAccessReview", "kube-public", "robot"), "false");
     let refused = review("LocalSubjectAccessReview", "kube-public", "robot");
     assert!(refused.contains("Forbidden"), "{refused}");
-}
-
-fn start_metrics_server(cluster: &Cluster, directory: &Path, kubeconfig: &Path, port: u16) -> Process {
-    let names = ["metrics-server.kube-system.svc", "127.0.0.1"];
-    let serving = cluster.authorities.backend.server("metrics-server-alone", &names);
-    let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    let arguments = [
-        format!("--secure-port={port}"),
-        file("kubeconfig", kubeconfig),
-        file("authentication-kubeconfig", kubeconfig),
-        file("authorization-kubeconfig", kubeconfig),
-        file("tls-cert-file", &serving.certificate),
-        file("tls-private-key-file", &serving.key),
-    ];
-    Process::start("metrics-server-alone", &peer("metrics-server"), arguments, directory)
 }
 
 /// The manifests, with the address of the servers on this machine.

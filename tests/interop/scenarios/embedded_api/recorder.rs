@@ -171,7 +171,7 @@ impl<'e> Recorder<'e> {
             LazyLock::new(|| Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").unwrap());
         static VERSION: LazyLock<Regex> =
             LazyLock::new(|| Regex::new(r"((?:version|current|ResourceVersion)[a-z ]*: |in record \()\d+").unwrap());
-        static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(\d+[dhms])+$").unwrap());
+        static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(\d+[dhm])?\d+[hms]$").unwrap());
         static TIME: LazyLock<Regex> =
             LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000 UTC)").unwrap());
         if field == "cells" && AGE.is_match(text) {
