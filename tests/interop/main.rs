@@ -32,8 +32,17 @@ use environment::{Kubectl, TestEnvironment};
 /// two cores.
 const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 
+/// When it is set, all tests with kubectl run with the second one, too, not just the scenarios.
+const EVERY_KUBECTL_VARIABLE: &str = "NARTHEX_INTEROP_EVERY_KUBECTL";
+
 /// The tests that run, with their start times.
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+/// The tests that ended, with what they took.
+static ENDED_TESTS: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
+/// Lines of the list of slow tests.
+const SLOW_TESTS: usize = 30;
 
 /// Programs that `tests/interop/peers/build` builds.
 const PEERS: [&str; 27] = [
@@ -91,6 +100,7 @@ fn main() -> ExitCode {
         std::thread::spawn(enforce_test_timeout);
     }
     let conclusion = libtest_mimic::run(&arguments, tests);
+    print_slow_tests();
     if let Some(environment) = Arc::into_inner(shared).and_then(OnceLock::into_inner) {
         environment.end(conclusion.has_failed());
     }
@@ -129,7 +139,10 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
                 Box::new(move |environment| scenarios::run_at_gateway(environment, &kubectl, scenario)),
             );
         }
-        for (name, test) in scenarios::kubectl_tests().into_iter().filter(|_| with_gateway) {
+        // Whole programs, most of whose time is not kubectl's.
+        let is_built = kubectl.version == kubectls[0].version;
+        let is_wanted = with_gateway && (is_built || std::env::var_os(EVERY_KUBECTL_VARIABLE).is_some());
+        for (name, test) in scenarios::kubectl_tests().into_iter().filter(|_| is_wanted) {
             let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
@@ -158,7 +171,23 @@ impl RunningTest {
 
 impl Drop for RunningTest {
     fn drop(&mut self) {
-        RUNNING_TESTS.lock().unwrap().remove(&self.0);
+        if let Some((name, start)) = RUNNING_TESTS.lock().unwrap().remove_entry(&self.0) {
+            ENDED_TESTS.lock().unwrap().push((start.elapsed(), name));
+        }
+    }
+}
+
+/// Where the time of a run goes: the slowest tests, and the sum of all, which ran several at a time.
+fn print_slow_tests() {
+    let mut tests = std::mem::take(&mut *ENDED_TESTS.lock().unwrap());
+    if tests.len() <= SLOW_TESTS {
+        return;
+    }
+    tests.sort_by(|a, b| b.cmp(a));
+    let sum: Duration = tests.iter().map(|(duration, _)| *duration).sum();
+    println!("interop: {} tests, {} s one after the other; the slowest:", tests.len(), sum.as_secs());
+    for (duration, name) in tests.iter().take(SLOW_TESTS) {
+        println!("{:6} s  {name}", duration.as_secs());
     }
 }
 
