@@ -19,7 +19,8 @@ pub struct SingleFlight<V>(Mutex<HashMap<DecisionKey, watch::Receiver<Option<Fli
 pub struct FlightGuard<V> {
     flights: Arc<SingleFlight<V>>,
     key: DecisionKey,
-    answer: watch::Sender<Option<FlightResult<V>>>,
+    /// `None` once the call is no longer in flight.
+    answer: Option<watch::Sender<Option<FlightResult<V>>>>,
 }
 
 impl<V> Default for SingleFlight<V> {
@@ -51,7 +52,7 @@ impl<V: Clone> SingleFlight<V> {
                     let (sender, receiver) = watch::channel(None);
                     vacant.insert(receiver.clone());
                     drop(flying);
-                    ask(FlightGuard { flights: self.clone(), key, answer: sender });
+                    ask(FlightGuard { flights: self.clone(), key, answer: Some(sender) });
                     receiver
                 }
             }
@@ -70,14 +71,20 @@ impl<V: Clone> SingleFlight<V> {
 
 impl<V> FlightGuard<V> {
     /// Sends the result to all waiters. Store it in the cache first: a later caller starts a new call.
-    pub fn complete(self, outcome: FlightResult<V>) {
-        self.answer.send_replace(Some(outcome));
+    pub fn complete(mut self, outcome: FlightResult<V>) {
+        // Before the waiters learn of it: who asks after one of them was answered must not get the old result.
+        self.flights.0.lock().remove(&self.key);
+        if let Some(answer) = self.answer.take() {
+            answer.send_replace(Some(outcome));
+        }
     }
 }
 
 impl<V> Drop for FlightGuard<V> {
     fn drop(&mut self) {
-        self.flights.0.lock().remove(&self.key);
+        if self.answer.is_some() {
+            self.flights.0.lock().remove(&self.key);
+        }
     }
 }
 
@@ -113,6 +120,29 @@ mod tests {
         assert_eq!(flights.count(), 0);
         // Cached meanwhile: no call is started.
         assert_eq!(flights.join(key, || Some(8), |_| panic!("it is known")).await, Ok(8));
+    }
+
+    /// Records how many calls are in flight when it is woken.
+    struct CountingWaker(Arc<SingleFlight<u32>>, Mutex<Vec<usize>>);
+
+    impl std::task::Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().push(self.0.count());
+        }
+    }
+
+    #[test]
+    fn single_flight_call_is_over_when_its_waiters_learn_of_it() {
+        let flights = Arc::new(SingleFlight::<u32>::default());
+        let key = DigestSecret::new().unwrap().key(|digest| digest.text("x"));
+        let landing = RefCell::new(None);
+        let mut waiter = Box::pin(flights.join(key, || None, |guard| *landing.borrow_mut() = Some(guard)));
+        let waker = Arc::new(CountingWaker(flights.clone(), Mutex::default()));
+        let task = std::task::Waker::from(waker.clone());
+        assert!(waiter.poll_unpin(&mut std::task::Context::from_waker(&task)).is_pending());
+        landing.take().unwrap().complete(Ok(7));
+        assert_eq!(*waker.1.lock(), [0]);
+        assert_eq!(waiter.now_or_never(), Some(Ok(7)));
     }
 
     #[tokio::test]
