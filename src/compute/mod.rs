@@ -24,7 +24,8 @@ use crate::observe::metrics::{ComputeMetrics, ComputeRefusal};
 /// Size of the input in bytes up to which it is processed on the worker thread, in less than a millisecond.
 pub const MAX_INLINE_BYTES: usize = 64 << 10;
 
-/// Time on compute threads after which the work of one request gives up, where it can be long.
+/// CPU time on compute threads after which the work of one request gives up, where it can be long. Time in which the
+/// machine runs something else does not count: a valid object is not refused because the machine is busy.
 const MAX_WORK: Duration = Duration::from_secs(2);
 
 /// Steps of 10 ns that work on small input takes on the worker thread before it starts again on a compute thread.
@@ -61,14 +62,15 @@ struct RequestWork {
     is_canceled: AtomicBool,
     /// Whether work of the request was queued.
     has_begun: AtomicBool,
-    /// Microseconds on compute threads.
+    /// Microseconds of CPU time on compute threads.
     spent: AtomicU64,
 }
 
-/// The limits of work that runs.
+/// The limits of work that runs, on the thread that made it.
 pub struct WorkLimit {
     request: Arc<RequestWork>,
-    began: Instant,
+    /// CPU time of the thread when the work began.
+    began: Duration,
     /// Steps that are left.
     steps: Cell<usize>,
     is_exhausted: Cell<bool>,
@@ -129,10 +131,11 @@ impl ComputeContext {
         if self.request.is_unwanted() {
             return Err(self.timed_out());
         }
-        let limit = WorkLimit::new(self.request.clone(), MAX_STEPS);
+        let request = self.request.clone();
         let work = move || {
+            let limit = WorkLimit::new(request, MAX_STEPS);
             let result = work(&limit);
-            limit.request.spent.fetch_add(micros(limit.began.elapsed()), Relaxed);
+            limit.request.spent.fetch_add(micros(limit.cpu_time()), Relaxed);
             // Held by the thread: it runs to its end although the request may be given up.
             drop(slot);
             result
@@ -157,7 +160,7 @@ impl RequestWork {
 
 impl WorkLimit {
     fn new(request: Arc<RequestWork>, steps: usize) -> WorkLimit {
-        WorkLimit { request, began: Instant::now(), steps: Cell::new(steps), is_exhausted: Cell::new(false) }
+        WorkLimit { request, began: thread_cpu_time(), steps: Cell::new(steps), is_exhausted: Cell::new(false) }
     }
 
     /// The limits of work without a request.
@@ -172,8 +175,12 @@ impl WorkLimit {
 
     /// Whether nobody waits for the result any more, or the request took too much time on compute threads.
     pub fn is_over(&self) -> bool {
-        let spent = Duration::from_micros(self.request.spent.load(Relaxed)) + self.began.elapsed();
+        let spent = Duration::from_micros(self.request.spent.load(Relaxed)) + self.cpu_time();
         spent > MAX_WORK || self.request.is_unwanted()
+    }
+
+    fn cpu_time(&self) -> Duration {
+        thread_cpu_time().saturating_sub(self.began)
     }
 }
 
@@ -209,6 +216,12 @@ impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.is_canceled.store(true, Relaxed);
     }
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -317,6 +330,15 @@ mod tests {
         };
         assert!(context.scope(run_counted(usize::MAX, (), endless)).await.unwrap());
         assert_eq!(context.scope(run_counted(1, (), endless)).await.unwrap_err().code, 504, "it is not done again");
+    }
+
+    #[test]
+    fn compute_time_in_which_the_thread_waits_does_not_count() {
+        let (limit, began) = (WorkLimit::for_server(), Instant::now());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(limit.cpu_time() < began.elapsed());
+        let before = limit.cpu_time();
+        assert!((0..).any(|_| limit.cpu_time() > before), "work counts");
     }
 
     #[tokio::test]
