@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan as _};
 use kubeapi::Status;
@@ -18,16 +19,19 @@ use crate::conversion::stored_object;
 /// Label of a Secret with the day in UTC on which its token was used last (`LastUsedLabelKey`).
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 
+/// Time after a failed write in which no other is tried: a store that takes no writes must not fill the log.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
+
 /// Writes the label, once a day for each Secret.
 #[derive(Clone, Default)]
 pub(crate) struct LastUses {
-    /// Secrets whose label is being written.
+    /// Secrets whose label is being written, or could not be written just now.
     writing: Arc<Mutex<HashSet<Key>>>,
 }
 
 impl LastUses {
     /// Records that the token of a Secret is used now. The write goes on after the return; one that fails is tried again
-    /// at the next use.
+    /// at the first use after [`RETRY_DELAY`].
     pub(crate) fn record(&self, secrets: &ResourceCollection, secret: &Arc<Stored>) {
         let now = Timestamp::now();
         let day = |time: Timestamp| time.strftime("%Y-%m-%d").to_string();
@@ -43,8 +47,9 @@ impl LastUses {
                     namespace = secret.namespace(),
                     secret = secret.name(),
                     error = status.message,
-                    "the label {LAST_USED} was not written; it is tried again when the token is used"
+                    "the label {LAST_USED} was not written; it is tried again in a minute, when the token is used"
                 );
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             uses.writing.lock().remove(secret.key());
         });

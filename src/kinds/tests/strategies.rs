@@ -154,8 +154,13 @@ fn outcome(
     WriteOutcome { object: Value::Object(object), errors: errors.iter().map(ToString::to_string).collect(), warnings }
 }
 
-fn create(kind: &ServedKind, sent: Value) -> WriteOutcome {
+fn create(kind: &ServedKind, mut sent: Value) -> WriteOutcome {
+    // The server gives the UID after it has decoded the object.
+    let uid = sent["metadata"].as_object_mut().and_then(|metadata| metadata.remove("uid"));
     let mut object = decode(kind, sent);
+    if let Some(uid) = uid {
+        set_metadata(&mut object, "uid", uid);
+    }
     if has_generation(&kind.resource) {
         set_metadata(&mut object, "generation", json!(1));
     }

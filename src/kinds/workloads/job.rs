@@ -30,6 +30,10 @@ pub(super) static RULES: KindRules = KindRules {
         generate_selector(object);
         reset_status(kind, object, &Value::Object(Object::new()));
     },
+    prepare_replacement: |update, object| {
+        update.keep_other_part(object);
+        set_labels_of_template(object);
+    },
     validate: |input| match input.subresource {
         "status" => validate_status(input),
         _ => validate_job(input),
@@ -58,15 +62,14 @@ const MAX_MANAGER_BYTES: usize = 63;
 fn generate_selector(object: &mut Object) {
     let meta = ObjectMetaView::of_map(object);
     let (name, uid) = (meta.name().to_owned(), meta.uid().to_owned());
-    let own_labels = object.get("metadata").map_or(&Value::Null, |metadata| &metadata["labels"]);
-    let template_labels = object.get("spec").map_or(&Value::Null, |spec| &spec["template"]["metadata"]["labels"]);
-    let has_no_labels = own_labels.as_object().is_none_or(Map::is_empty);
-    // Another name is refused, as that of the template alone.
-    let gets_labels = !has_no_labels && own_labels == template_labels || has_no_labels && is_label_value(&name);
-    let Some(Value::Object(spec)) = object.get_mut("spec") else { return };
-    if spec.get("manualSelector") == Some(&Value::Bool(true)) {
+    let is_manual = object.get("spec").is_some_and(|spec| spec["manualSelector"] == Value::Bool(true));
+    if is_manual {
+        set_labels_of_template(object);
         return;
     }
+    // Another name is refused: as a label of the template alone if that had no labels to share.
+    let shares_labels = labels_of_template(object).is_some() || is_label_value(&name);
+    let Some(Value::Object(spec)) = object.get_mut("spec") else { return };
     let template = spec.entry("template").or_insert_with(|| json!({}));
     if let Some(labels) = child_map(template, "metadata").and_then(|metadata| child_map(metadata, "labels")) {
         let generated = [(OLD_JOB_NAME, &name), (JOB_NAME, &name), (OLD_CONTROLLER_UID, &uid), (CONTROLLER_UID, &uid)];
@@ -78,9 +81,21 @@ fn generate_selector(object: &mut Object) {
     if let Some(labels) = child_map(selector, "matchLabels") {
         add_label(labels, CONTROLLER_UID, &uid);
     }
-    // A Job without labels has those of its template: in Go, the same map, or a default when it is read from the store.
-    let labels = spec.get("template").map(|template| template["metadata"]["labels"].clone());
-    if let (true, Some(labels)) = (gets_labels, labels) {
+    if shares_labels {
+        set_labels_of_template(object);
+    }
+}
+
+/// The labels of the template, if there are any.
+fn labels_of_template(object: &Object) -> Option<&Value> {
+    let labels = &object.get("spec")?["template"]["metadata"]["labels"];
+    labels.as_object().is_some_and(|labels| !labels.is_empty()).then_some(labels)
+}
+
+/// Gives a Job without labels those of its template (`SetDefaults_Job`).
+fn set_labels_of_template(object: &mut Object) {
+    let has_labels = ObjectMetaView::of_map(object).labels().next().is_some();
+    if let (false, Some(labels)) = (has_labels, labels_of_template(object).cloned()) {
         change_metadata(object, |metadata| metadata.insert("labels".to_owned(), labels));
     }
 }

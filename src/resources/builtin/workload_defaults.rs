@@ -275,7 +275,10 @@ fn set_replication_controller_defaults(controller: &mut Map<String, Value>) {
 
 fn set_job_defaults(job: &mut Map<String, Value>) {
     let labels = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
+    // In Go, a Job without labels shares those of its template: the labels that a new one's template gets are the Job's, too.
+    // Labels of an object without UID are left to the strategy of Jobs, which can tell what the client gave.
     if let (Some(labels), Some(Value::Object(metadata))) = (labels, job.get_mut("metadata"))
+        && metadata.contains_key("uid")
         && metadata.get("labels").is_none_or(|own| own.as_object().is_none_or(Map::is_empty))
     {
         metadata.insert("labels".to_owned(), labels);
