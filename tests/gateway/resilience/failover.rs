@@ -140,7 +140,7 @@ async fn failover_endpoint_without_http2_settings_gets_no_request() {
     })
     .await;
     let fixture =
-        GatewayFixture::with_addresses(environment, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
+        GatewayFixture::with_addresses(environment, &[mute.address, good.address], &[("connect-timeout", "1500ms")]);
     for client in fixture.both_protocols().await {
         for _ in 0..10 {
             post_ok(&client).await;

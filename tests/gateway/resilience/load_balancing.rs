@@ -503,6 +503,9 @@ async fn outlier_detection_ejects_endpoint_returning_500_and_readmits_it() {
     }
 }
 
+/// Requests without an answer at once: one more, and the circuit opens when they take a second.
+const FAILURES: usize = 9;
+
 /// A backend that breaks every request gets a fifth more of them than are asked, and what one endpoint may have had
 /// under way: not three times as many, and no more for every change of its endpoints.
 #[tokio::test(flavor = "multi_thread")]
@@ -537,12 +540,11 @@ async fn retry_budget_limits_extra_requests() {
         }
         let (enough, before) = (recorded + 300, count(round + 1));
         eventually("those that are listed to be used", async || {
-            let all = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
+            let all = futures_util::future::join_all((0..FAILURES).map(|_| client.get(THINGS))).await;
             for reply in all {
                 assert_eq!(reply.status, 503, "{}", reply.text());
             }
-            recorded += 20;
-            // Or its circuit would open.
+            recorded += FAILURES;
             let fine = client.get(&format!("{THINGS}?fine=1")).await;
             assert_eq!(fine.status, 200, "{}", fine.text());
             (recorded >= enough && count(round + 1) > before).then_some(())

@@ -6,7 +6,5 @@ package peers
 import (
 	_ "github.com/prometheus/prometheus/cmd/promtool"
 	_ "helm.sh/helm/v4/cmd/helm"
-	_ "sigs.k8s.io/apiserver-network-proxy/cmd/agent"
-	_ "sigs.k8s.io/apiserver-network-proxy/cmd/server"
 	_ "sigs.k8s.io/metrics-server/cmd/metrics-server"
 )
