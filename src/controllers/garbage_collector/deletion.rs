@@ -61,7 +61,12 @@ impl GarbageCollector {
                 false => self.remove_owners(feed, object, owners.removable).await,
             };
         }
-        let is_foreground = owners.has_waiting && self.graph.borrow().has_dependents(&object.metadata().uid);
+        // The owner was looked up in the watch cache, which may be ahead of the graph: dependents that came before the owner's
+        // deletion must count.
+        let is_foreground = owners.has_waiting && {
+            self.feeds.catch_up().await?;
+            self.graph.borrow().has_dependents(&object.metadata().uid)
+        };
         let has = |finalizer: &str| object.metadata().finalizers.iter().any(|one| **one == *finalizer);
         let propagation = match () {
             () if is_foreground => {

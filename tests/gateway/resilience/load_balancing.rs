@@ -506,8 +506,8 @@ async fn outlier_detection_ejects_endpoint_returning_500_and_readmits_it() {
 /// Requests without an answer at once: one more, and the circuit opens when they take a second.
 const FAILURES: usize = 9;
 
-/// A backend that breaks every request gets a fifth more of them than are asked, and what one endpoint may have had
-/// under way: not three times as many, and no more for every change of its endpoints.
+/// A backend that breaks every request gets a fifth more of them than are asked, what one endpoint may have had under way,
+/// and a few a second: not three times as many, and no more for every change of its endpoints.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_budget_limits_extra_requests() {
     let environment = TestEnvironment::new();
@@ -552,5 +552,6 @@ async fn retry_budget_limits_extra_requests() {
         .await;
     }
     let started: usize = (0..3).map(count).sum();
-    assert!(started > recorded && started <= recorded + recorded / 5 + 600, "{started} of {recorded}");
+    // Without the budget three times as many; it has some more each second, however long the test takes.
+    assert!(started > recorded && started <= 2 * recorded, "{started} of {recorded}");
 }
