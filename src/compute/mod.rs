@@ -6,7 +6,7 @@
 mod queue;
 mod value_size;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -69,8 +69,8 @@ struct RequestWork {
 /// The limits of work that runs, on the thread that made it.
 pub struct WorkLimit {
     request: Arc<RequestWork>,
-    /// CPU time of the thread when the work began.
-    began: Duration,
+    /// CPU time of the thread when it was first asked for: a system call, which most small work does not need.
+    began: OnceCell<Duration>,
     /// Steps that are left.
     steps: Cell<usize>,
     is_exhausted: Cell<bool>,
@@ -134,6 +134,7 @@ impl ComputeContext {
         let request = self.request.clone();
         let work = move || {
             let limit = WorkLimit::new(request, MAX_STEPS);
+            limit.cpu_time();
             let result = work(&limit);
             limit.request.spent.fetch_add(micros(limit.cpu_time()), Relaxed);
             // Held by the thread: it runs to its end although the request may be given up.
@@ -160,7 +161,7 @@ impl RequestWork {
 
 impl WorkLimit {
     fn new(request: Arc<RequestWork>, steps: usize) -> WorkLimit {
-        WorkLimit { request, began: thread_cpu_time(), steps: Cell::new(steps), is_exhausted: Cell::new(false) }
+        WorkLimit { request, began: OnceCell::new(), steps: Cell::new(steps), is_exhausted: Cell::new(false) }
     }
 
     /// The limits of work without a request.
@@ -179,8 +180,10 @@ impl WorkLimit {
         spent > MAX_WORK || self.request.is_unwanted()
     }
 
+    /// CPU time since the first call.
     fn cpu_time(&self) -> Duration {
-        thread_cpu_time().saturating_sub(self.began)
+        let now = thread_cpu_time();
+        now.saturating_sub(*self.began.get_or_init(|| now))
     }
 }
 
@@ -335,6 +338,7 @@ mod tests {
     #[test]
     fn compute_time_in_which_the_thread_waits_does_not_count() {
         let (limit, began) = (WorkLimit::for_server(), Instant::now());
+        limit.cpu_time();
         std::thread::sleep(Duration::from_millis(50));
         assert!(limit.cpu_time() < began.elapsed());
         let before = limit.cpu_time();

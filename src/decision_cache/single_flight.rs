@@ -19,8 +19,7 @@ pub struct SingleFlight<V>(Mutex<HashMap<DecisionKey, watch::Receiver<Option<Fli
 pub struct FlightGuard<V> {
     flights: Arc<SingleFlight<V>>,
     key: DecisionKey,
-    /// `None` once the call is no longer in flight.
-    answer: Option<watch::Sender<Option<FlightResult<V>>>>,
+    answer: watch::Sender<Option<FlightResult<V>>>,
 }
 
 impl<V> Default for SingleFlight<V> {
@@ -52,7 +51,7 @@ impl<V: Clone> SingleFlight<V> {
                     let (sender, receiver) = watch::channel(None);
                     vacant.insert(receiver.clone());
                     drop(flying);
-                    ask(FlightGuard { flights: self.clone(), key, answer: Some(sender) });
+                    ask(FlightGuard { flights: self.clone(), key, answer: sender });
                     receiver
                 }
             }
@@ -71,20 +70,17 @@ impl<V: Clone> SingleFlight<V> {
 
 impl<V> FlightGuard<V> {
     /// Sends the result to all waiters. Store it in the cache first: a later caller starts a new call.
-    pub fn complete(mut self, outcome: FlightResult<V>) {
-        // Before the waiters learn of it: who asks after one of them was answered must not get the old result.
-        self.flights.0.lock().remove(&self.key);
-        if let Some(answer) = self.answer.take() {
-            answer.send_replace(Some(outcome));
-        }
+    pub fn complete(self, outcome: FlightResult<V>) {
+        let answer = self.answer.clone();
+        // The call ends before the waiters learn of it: a request that follows one of theirs must not get the old result.
+        drop(self);
+        answer.send_replace(Some(outcome));
     }
 }
 
 impl<V> Drop for FlightGuard<V> {
     fn drop(&mut self) {
-        if self.answer.is_some() {
-            self.flights.0.lock().remove(&self.key);
-        }
+        self.flights.0.lock().remove(&self.key);
     }
 }
 
