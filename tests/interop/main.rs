@@ -113,7 +113,7 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
         let shared = Arc::clone(shared);
         tests.push(Trial::test(name.clone(), move || {
             let _running = RunningTest::start(name);
-            test(shared.get().expect("the environment was started before the tests"));
+            shared.get().expect("the environment was started before the tests").run_test(test);
             Ok(())
         }));
     };

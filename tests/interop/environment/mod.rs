@@ -39,7 +39,13 @@ pub(crate) use process::{Process, TIMEOUT, eventually, retry};
 pub(crate) use raw_response::RawResponse;
 pub(crate) use session::{CommandResult, Session};
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+
+thread_local! {
+    /// Scratch directories of the test that runs on this thread.
+    static SCRATCH_DIRECTORIES: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The server a scenario runs against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +112,17 @@ impl TestEnvironment {
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let path = self.directory.path().join("scenarios").join(name);
         std::fs::create_dir_all(&path).unwrap();
+        SCRATCH_DIRECTORIES.with_borrow_mut(|directories| directories.push(path.clone()));
         path
+    }
+
+    /// Runs a test and removes its scratch directories, unless it panics: each etcd allocates 128 MB.
+    pub(crate) fn run_test(&self, test: impl FnOnce(&TestEnvironment)) {
+        SCRATCH_DIRECTORIES.take();
+        test(self);
+        for directory in SCRATCH_DIRECTORIES.take() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
     }
 
     /// Prints kubectl commands for manual use and waits for a line (or the end) of standard input.

@@ -109,6 +109,15 @@ impl EtcdServer {
     }
 }
 
+/// Each server allocates 128 MB, and the contract starts one per property.
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(self.directory.join(&self.name));
+        }
+    }
+}
+
 /// A store in etcd, by its HTTP gateway. One watch of all keys feeds all followers; calls block.
 struct EtcdStore {
     address: SocketAddr,
