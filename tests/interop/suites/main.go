@@ -1,10 +1,11 @@
-// Command suites runs the tests of controller-runtime, unchanged, with narthex in place of etcd and kube-apiserver
-// (envtest), and says which of them fail for want of what.
+// Command suites runs the tests of controller-runtime and of operators, unchanged, with narthex in place of etcd and
+// kube-apiserver (envtest), and says which of them fail for want of what.
 //
-//	go run . --narthex FILE --work DIR [--timeout DURATION] [SUITE...]
+//	go run . --assets DIR --work DIR [--timeout DURATION] [PROJECT|SUITE...]
 //
-// The module is of one version, its tree and test programs are kept in the folder. controller-runtime.tsv names each
-// test that is known to fail with the capability that it waits for. A suite in which another test fails runs once more:
+// Without names, the suites of controller-runtime. Each module is of one version, its tree and test programs are kept
+// in the folder. known.tsv names each test that is known to fail with the capability that it waits for, or the reason
+// why it fails with a kube-apiserver, too. A suite in which another test fails runs once more:
 // a test that passes then is flaky. Exit status 1 if a test fails twice. The names of both are appended to the files
 // that $NARTHEX_FLAKY_TESTS and $NARTHEX_FAILED_TESTS name.
 package main
@@ -25,34 +26,84 @@ import (
 	"time"
 )
 
-const (
-	module  = "sigs.k8s.io/controller-runtime"
-	version = "v0.25.2"
-	known   = "controller-runtime.tsv"
-)
+const known = "known.tsv"
 
-// A suite is the tests of one package.
+// A project is a Go module with suites. Tags are those of the build.
+type project struct {
+	name, module, version, tags string
+	suites                      []suite
+}
+
+// A suite is the tests of one package of a module.
 type suite struct {
 	name, folder string
 }
 
-var suites = []suite{
-	{"client", "client"},
-	{"apiutil", "client/apiutil"},
-	{"cache", "cache"},
-	{"cluster", "cluster"},
-	{"manager", "manager"},
-	{"builder", "builder"},
-	{"controller", "controller"},
-	{"controllerutil", "controller/controllerutil"},
-	{"recorder", "internal/recorder"},
-	{"source", "source"},
-	{"webhook", "webhook"},
-	{"envtest", "envtest"},
-	{"filters", "metrics/filters"},
-	{"controlplane", "internal/testing/controlplane"},
-	{"mgrintegration", "manager/internal/integration"},
-	{"crinternal", "internal/controller"},
+var projects = []project{
+	{"controller-runtime", "sigs.k8s.io/controller-runtime", "v0.25.2", "", []suite{
+		{"client", "pkg/client"},
+		{"apiutil", "pkg/client/apiutil"},
+		{"cache", "pkg/cache"},
+		{"cluster", "pkg/cluster"},
+		{"manager", "pkg/manager"},
+		{"builder", "pkg/builder"},
+		{"controller", "pkg/controller"},
+		{"controllerutil", "pkg/controller/controllerutil"},
+		{"recorder", "pkg/internal/recorder"},
+		{"source", "pkg/source"},
+		{"webhook", "pkg/webhook"},
+		{"envtest", "pkg/envtest"},
+		{"filters", "pkg/metrics/filters"},
+		{"controlplane", "pkg/internal/testing/controlplane"},
+		{"mgrintegration", "pkg/manager/internal/integration"},
+		{"crinternal", "pkg/internal/controller"},
+	}},
+	{"training-operator", "github.com/kubeflow/training-operator", "v1.8.1", "", []suite{
+		{"tensorflow", "pkg/controller.v1/tensorflow"},
+		{"pytorch", "pkg/controller.v1/pytorch"},
+		{"mpi", "pkg/controller.v1/mpi"},
+		{"xgboost", "pkg/controller.v1/xgboost"},
+		{"mxnet", "pkg/controller.v1/mxnet"},
+		{"paddlepaddle", "pkg/controller.v1/paddlepaddle"},
+	}},
+	{"kuberay", "github.com/ray-project/kuberay/ray-operator", "v1.5.0", "", []suite{
+		{"ray", "controllers/ray"},
+		{"ray-webhooks", "pkg/webhooks/v1"},
+	}},
+	{"kro", "github.com/kubernetes-sigs/kro", "v0.9.4", "", []suite{
+		{"kro-core", "test/integration/suites/core"},
+	}},
+	{"keda", "github.com/kedacore/keda/v2", "v2.21.0", "", []suite{
+		{"keda-controllers", "controllers/keda"},
+	}},
+	{"elastic", "github.com/elastic/cloud-on-k8s/v3", "v3.5.0", "integration", []suite{
+		{"elastic-certificates", "pkg/controller/common/certificates"},
+		{"elastic-watches", "pkg/controller/common/watches"},
+		{"elastic-kibana", "pkg/controller/kibana"},
+		{"elastic-license", "pkg/controller/license"},
+		{"elastic-trial", "pkg/controller/license/trial"},
+	}},
+	{"karpenter", "sigs.k8s.io/karpenter", "v1.14.0", "", []suite{
+		{"karpenter-lifecycle", "pkg/controllers/nodeclaim/lifecycle"},
+		{"karpenter-termination", "pkg/controllers/node/termination"},
+		{"karpenter-state", "pkg/controllers/state"},
+		{"karpenter-provisioning", "pkg/controllers/provisioning"},
+	}},
+	{"gatekeeper", "github.com/open-policy-agent/gatekeeper/v3", "v3.23.1", "", []suite{
+		{"gatekeeper-watch", "pkg/watch"},
+		{"gatekeeper-readiness", "pkg/readiness"},
+		{"gatekeeper-connectionstatus", "pkg/controller/connectionstatus"},
+		{"gatekeeper-config", "pkg/controller/config"},
+		{"gatekeeper-export", "pkg/controller/export"},
+	}},
+}
+
+// wanted returns the suites of a project that are to run.
+func (one project) wanted(names []string) []suite {
+	if len(names) == 0 && one.name == projects[0].name || slices.Contains(names, one.name) {
+		return one.suites
+	}
+	return slices.DeleteFunc(slices.Clone(one.suites), func(suite suite) bool { return !slices.Contains(names, suite.name) })
 }
 
 // A result is the outcome of the tests of a suite, by name.
@@ -76,15 +127,15 @@ func (one result) unexpected(name string, expected map[string]string) []string {
 }
 
 func main() {
-	narthex := flag.String("narthex", "", "the program under test")
+	assets := flag.String("assets", "", "folder with the etcd and the kube-apiserver under test")
 	work := flag.String("work", "", "folder of the module's tree, the test programs and the logs")
 	timeout := flag.Duration("timeout", 10*time.Minute, "time for each suite")
 	flag.Parse()
-	if *narthex == "" || *work == "" {
+	if *assets == "" || *work == "" {
 		flag.Usage()
 		os.Exit(2)
 	}
-	unexpected, err := run(*narthex, *work, *timeout, flag.Args())
+	unexpected, err := run(*assets, *work, *timeout, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "suites:", err)
 		os.Exit(1)
@@ -94,34 +145,51 @@ func main() {
 	}
 }
 
-func run(narthex, work string, timeout time.Duration, names []string) (int, error) {
+func run(assets, work string, timeout time.Duration, names []string) (int, error) {
+	for _, name := range names {
+		hasName := func(one project) bool { return len(one.wanted([]string{name})) > 0 }
+		if !slices.ContainsFunc(projects, hasName) {
+			return 0, fmt.Errorf("%s is neither a project nor a suite", name)
+		}
+	}
 	expected, err := readKnown(known)
 	if err != nil {
 		return 0, err
 	}
-	if narthex, err = filepath.Abs(narthex); err != nil {
+	if assets, err = filepath.Abs(assets); err != nil {
 		return 0, err
 	}
 	if work, err = filepath.Abs(work); err != nil {
 		return 0, err
 	}
-	tree, err := moduleTree(work)
+	unexpected := 0
+	for _, project := range projects {
+		suites := project.wanted(names)
+		if len(suites) == 0 {
+			continue
+		}
+		wrong, err := runProject(project, suites, expected, work, assets, timeout)
+		if err != nil {
+			return 0, err
+		}
+		unexpected += wrong
+	}
+	return unexpected, nil
+}
+
+// runProject runs suites of a project and prints their table. Returns the number of failed tests that are not known to
+// fail.
+func runProject(project project, suites []suite, expected map[string]string, work, assets string, timeout time.Duration) (int, error) {
+	tree, err := project.tree(work)
 	if err != nil {
 		return 0, err
 	}
-	assets, err := assets(narthex)
-	if err != nil {
-		return 0, err
-	}
-	fmt.Printf("%s %s\n\n| Suite | Passed | Of | Seconds | What the others wait for |\n|---|---|---|---|---|\n", module, version)
+	fmt.Printf("\n%s %s\n\n| Suite | Passed | Of | Seconds | What the others wait for |\n|---|---|---|---|---|\n", project.module, project.version)
 	unexpected, passed, all := 0, 0, 0
 	var failures strings.Builder
 	for _, one := range suites {
-		if len(names) > 0 && !slices.Contains(names, one.name) {
-			continue
-		}
 		result, flaky, err := runTwice(one, expected, func(attempt int) (result, error) {
-			return runSuite(one, attempt, tree, work, assets, timeout)
+			return runSuite(one, attempt, tree, project.tags, work, assets, timeout)
 		})
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", one.name, err)
@@ -228,17 +296,17 @@ func readKnown(path string) (map[string]string, error) {
 	return tests, nil
 }
 
-// moduleTree returns a folder with the module, which its tests write into.
-func moduleTree(work string) (string, error) {
-	tree := filepath.Join(work, "controller-runtime-"+version)
+// tree returns a folder with the module, which its tests write into.
+func (one project) tree(work string) (string, error) {
+	tree := filepath.Join(work, one.name+"-"+one.version)
 	if _, err := os.Stat(filepath.Join(tree, "go.mod")); err == nil {
 		return tree, nil
 	}
-	download := exec.Command("go", "mod", "download", "-json", module+"@"+version)
+	download := exec.Command("go", "mod", "download", "-json", one.module+"@"+one.version)
 	download.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
 	out, err := download.Output()
 	if err != nil {
-		return "", fmt.Errorf("download of %s: %w", module, err)
+		return "", fmt.Errorf("download of %s: %w", one.module, err)
 	}
 	var found struct{ Dir string }
 	if err := json.Unmarshal(out, &found); err != nil {
@@ -267,16 +335,10 @@ func moduleTree(work string) (string, error) {
 	return tree, os.Rename(partial, tree)
 }
 
-// assets asks narthex for the folder with its programs.
-func assets(narthex string) (string, error) {
-	out, err := exec.Command(narthex, "envtest", "assets").Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-func runSuite(one suite, attempt int, tree, work, assets string, timeout time.Duration) (result, error) {
+func runSuite(one suite, attempt int, tree, tags, work, assets string, timeout time.Duration) (result, error) {
 	program := filepath.Join(work, "programs", one.name+".test")
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
-		build := exec.Command("go", "test", "-c", "-o", program, "./pkg/"+one.folder)
+		build := exec.Command("go", "test", "-c", "-tags="+tags, "-o", program, "./"+one.folder)
 		build.Dir, build.Stderr = tree, os.Stderr
 		build.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
 		if err := build.Run(); err != nil {
@@ -298,7 +360,7 @@ func runSuite(one suite, attempt int, tree, work, assets string, timeout time.Du
 	began := time.Now()
 	test := exec.Command(program, "-test.v", "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.json-report="+report,
 		"--ginkgo.timeout="+timeout.String(), "-test.timeout="+(timeout+20*time.Second).String())
-	test.Dir, test.Stdout, test.Stderr = filepath.Join(tree, "pkg", one.folder), log, log
+	test.Dir, test.Stdout, test.Stderr = filepath.Join(tree, one.folder), log, log
 	test.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+assets)
 	// Its status says only that a test failed.
 	var failed *exec.ExitError
