@@ -27,7 +27,7 @@ const TLS: &[&str] =
 const C_BUILDERS: &[&str] = &["bindgen", "cc", "cmake", "pkg-config", "vcpkg"];
 
 /// Each crate may use only crates above it.
-pub(crate) const CRATES: [CrateRules; 4] = [
+pub(crate) const CRATES: [CrateRules; 5] = [
     CrateRules {
         name: "kubeapi",
         package: "narthex-kubeapi",
@@ -90,6 +90,29 @@ pub(crate) const CRATES: [CrateRules; 4] = [
         ]),
         forbidden: &[SOCKETS, TLS],
         with_c: Some(&[]),
+    },
+    CrateRules {
+        name: "etcd_store",
+        package: "narthex-etcd-store",
+        folder: "crates/etcd-store",
+        direct: Some(&[
+            "bytes",
+            "futures-util",
+            "http",
+            "hyper",
+            "hyper-util",
+            "narthex-store",
+            "parking_lot",
+            "prost",
+            "tokio",
+            "tonic",
+            "tonic-prost",
+            "tower-service",
+            "tracing",
+        ]),
+        // hyper speaks HTTP/2 on the streams of the caller.
+        forbidden: &[&["mio", "socket2"], TLS],
+        with_c: Some(&["libsqlite3-sys"]),
     },
     CrateRules { name: "narthex", package: "narthex", folder: ".", direct: None, forbidden: &[], with_c: None },
 ];
