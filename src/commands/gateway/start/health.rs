@@ -35,7 +35,8 @@ pub(super) fn readiness_checks(
 
 /// Names of what a kube-apiserver does after its start (`test/e2e/apimachinery/health_handlers.go`). Here all of it is done
 /// before the first request, unless an object that every server has could not be stored.
-const START_HOOKS: [&str; 19] = [
+const START_HOOKS: [&str; 20] = [
+    "poststarthook/storage-readiness",
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
     "poststarthook/start-apiextensions-informers",
