@@ -60,13 +60,20 @@ const START_HOOKS: [&str; 20] = [
 
 /// The checks of an embedded API server's start.
 pub(super) fn start_checks(api: &ApiServer) -> impl Iterator<Item = HealthCheck> {
-    START_HOOKS.into_iter().map(move |name| {
-        let api = api.clone();
-        HealthCheck::new(name, move || match (api.has_ended_controller(), api.has_bootstrap_objects()) {
-            (false, true) => Ok(()),
-            (false, false) => Err("not finished".to_owned()),
-            (true, _) => Err("a controller has ended: restart the process".to_owned()),
-        })
+    START_HOOKS.into_iter().map(|name| start_check(name, api))
+}
+
+/// The check of an embedded API server's start that only `/readyz` has, as in a kube-apiserver.
+pub(super) fn informer_check(api: &ApiServer) -> HealthCheck {
+    start_check("informer-sync", api)
+}
+
+fn start_check(name: &'static str, api: &ApiServer) -> HealthCheck {
+    let api = api.clone();
+    HealthCheck::new(name, move || match (api.has_ended_controller(), api.has_bootstrap_objects()) {
+        (false, true) => Ok(()),
+        (false, false) => Err("not finished".to_owned()),
+        (true, _) => Err("a controller has ended: restart the process".to_owned()),
     })
 }
 

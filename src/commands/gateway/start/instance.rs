@@ -12,7 +12,7 @@ use super::certificates::{Certificates, publish_serving};
 use super::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
 use super::files::InstanceFiles;
 use super::generated_api::generated_api;
-use super::health::{health_endpoints, readiness_checks, start_checks};
+use super::health::{health_endpoints, informer_check, readiness_checks, start_checks};
 use super::routing::{RegistryObjects, Routing};
 use crate::commands::gateway::control::{ControlTasks, ControlThread};
 use crate::commands::gateway::handshake_log::HandshakeLog;
@@ -134,7 +134,8 @@ impl Instance {
         let own_checks: Vec<HealthCheck> = embedded.as_ref().map_or_else(Vec::new, |embedded| {
             [access_log.check(), embedded.check.clone()].into_iter().chain(start_checks(&embedded.api)).collect()
         });
-        let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
+        let mut readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
+        readiness_checks.extend(embedded.as_ref().map(|embedded| informer_check(&embedded.api)));
         let documents_of = (&routing.table, &documents.discovery);
         let health = health_endpoints(&drain, &access_log, documents_of, &own_checks, &readiness_checks);
         if let Some(embedded) = &embedded {
