@@ -42,7 +42,7 @@ pub(super) async fn create(
     let mut attempt = 1;
     loop {
         // Decoded again only for another generated name: nothing else needs a second copy of the object.
-        let decoded = request_body::decode(request, target, options.validation).await?;
+        let decoded = request_body::decode_new(request, target, options.validation).await?;
         let mut object = decoded.object;
         if attempt == 1 {
             warnings.extend(decoded.warnings);

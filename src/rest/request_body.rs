@@ -88,9 +88,34 @@ pub(super) async fn decode(
     target: &ObjectTarget<'_>,
     validation: FieldValidation,
 ) -> Result<DecodedObject, Status> {
+    decode_body(request, target, validation, false).await
+}
+
+/// As [`decode`], for an object that will be created: a UID is left out. Defaults of Jobs tell by it what is stored from what
+/// is new.
+///
+/// # Errors
+/// As [`decode`].
+pub(super) async fn decode_new(
+    request: &ApiRequest<'_>,
+    target: &ObjectTarget<'_>,
+    validation: FieldValidation,
+) -> Result<DecodedObject, Status> {
+    decode_body(request, target, validation, true).await
+}
+
+async fn decode_body(
+    request: &ApiRequest<'_>,
+    target: &ObjectTarget<'_>,
+    validation: FieldValidation,
+    is_new: bool,
+) -> Result<DecodedObject, Status> {
     let (kind, media_type, body) = (target.kind.clone(), media_type(request.headers), request.body.clone());
     run_sized(body.len(), move || {
-        let (value, findings) = read_value(&media_type, &body, &kind)?;
+        let (mut value, findings) = read_value(&media_type, &body, &kind)?;
+        if is_new && let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|field, uid| field != "uid" || !uid.is_string());
+        }
         let decoded = check_object(&kind, value, findings, validation);
         Ok(decoded.map_err(|error| error.body_status(&kind, &body))?.with_unique_owners(false))
     })

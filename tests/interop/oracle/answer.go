@@ -122,6 +122,9 @@ type errorAnswer interface {
 // runs is how often a question is asked whose answer may differ between runs.
 const runs = 48
 
+// tableRuns is how often a table is made. A map with two keys is walked from the second one in one of eight runs alone.
+const tableRuns = 400
+
 func stableAnswer[A errorAnswer](ask func() (A, error)) (any, error) {
 	first, err := ask()
 	if err != nil || first.isSingle() {

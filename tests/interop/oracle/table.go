@@ -55,7 +55,7 @@ func (q *question) tableAnswer() (*tableAnswer, error) {
 	}
 	answer.Columns = table.ColumnDefinitions[1:]
 	answer.Cells = table.Rows[0].Cells
-	for range runs {
+	for range tableRuns {
 		again, err := tableOf(convertor, q.Object)
 		if err != nil {
 			return nil, err
