@@ -137,7 +137,7 @@ mod tests {
             }],
             authorizers: vec![hostile.clone()],
             storage: Some(StorageReport {
-                file: hostile.clone(),
+                location: hostile.clone(),
                 refusal: hostile.clone(),
                 resources: vec![StoredResourceReport { resource: hostile.clone(), objects: 1, ..Default::default() }],
                 controllers: vec![ControllerReport {

@@ -8,9 +8,9 @@ use crate::observe::metrics::{ResourceStats, StorageStats, WorkQueueStats};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageReport {
-    /// Its file.
-    pub file: String,
-    /// Size of the file and its log in bytes.
+    /// Its file, or the addresses of etcd.
+    pub location: String,
+    /// Size of the file with its log, or of etcd's database, in bytes.
     pub size_bytes: u64,
     /// Revision of the last change.
     pub revision: u64,
@@ -103,10 +103,13 @@ impl StorageReport {
 
     /// Describes file, size and revisions in one line.
     pub fn describe(&self) -> String {
-        let StorageReport { file, revision, compacted_revision, .. } = self;
+        let StorageReport { location, revision, compacted_revision, .. } = self;
         let refused = if self.refusal.is_empty() { "" } else { "; writes are refused: " };
         let size = format_bytes(self.size_bytes);
-        format!("store {file}: {size}, revision {revision}, compacted to {compacted_revision}{refused}{}", self.refusal)
+        format!(
+            "store {location}: {size}, revision {revision}, compacted to {compacted_revision}{refused}{}",
+            self.refusal
+        )
     }
 }
 
@@ -127,7 +130,7 @@ impl From<StorageStats> for StorageReport {
             history: one.history,
         };
         StorageReport {
-            file: of.file.display().to_string(),
+            location: of.location,
             size_bytes: of.size,
             revision: of.revision,
             compacted_revision: of.compacted,
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn storage_report_describes_size_revision_and_refusal() {
         let mut report = StorageReport {
-            file: "/data/store.db".to_owned(),
+            location: "/data/store.db".to_owned(),
             size_bytes: 36_864,
             revision: 12,
             compacted_revision: 1,

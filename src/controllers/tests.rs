@@ -8,7 +8,9 @@ use store::{Key, MemoryStore};
 use tokio::task::LocalSet;
 
 use super::{Controllers, EnabledControllers};
+use crate::kubeclient::election::Leadership;
 use crate::observe::metrics::WorkQueueRegistry;
+use crate::process::Published;
 use crate::rest::test_support::{CRD, keys, object, server, server_with};
 use crate::rest::{ApiServer, ApiServerSettings};
 
@@ -22,7 +24,7 @@ async fn run_until(api: &ApiServer, is_done: impl AsyncFn() -> bool) {
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier));
+        tokio::task::spawn_local(controllers.run(notifier, Published::fixed(Leadership::without_election())));
         wait_until(is_done).await;
     };
     LocalSet::new().run_until(run).await;

@@ -26,8 +26,8 @@ pub use route::backend_tls::BackendTls;
 pub use route::destination::{Address, Destination, Host};
 pub use route::destination_pattern::{BareName, DestinationPattern, parse_cidr};
 pub use route::egress_route::{
-    CLUSTER, CONTROL_PLANE, ConnectDialect, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EgressSelection,
-    NameResolution, ProxyTls, STANDARD_CALLS,
+    CLUSTER, CONTROL_PLANE, ConnectDialect, ETCD, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes,
+    EgressSelection, NameResolution, ProxyTls, STANDARD_CALLS,
 };
 pub use route::endpoint_key::{EndpointKey, TransportSecurity};
 pub use route::environment::ProxyEnvironment;

@@ -32,6 +32,7 @@ use crate::registry::ApiServiceBackend;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_resource;
+use crate::resources::builtin::stored_protobuf::read_stored_protobuf;
 use crate::resources::builtin::stored_version::is_stored_as_other;
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::crd_upgrade::upgrade_stored_crd;
@@ -42,12 +43,18 @@ use crate::webhook_client::WebhookClient;
 /// Minutes after which the schema of a custom resource that is not used is dropped.
 const IDLE_MINUTES: u32 = 10;
 
-/// Root of all keys, kube-apiserver's default of `--etcd-prefix`.
-pub(super) const KEY_ROOT: &str = "/registry";
+/// What all keys begin with, kube-apiserver's default of `--etcd-prefix`.
+pub const DEFAULT_KEY_ROOT: &str = "/registry";
 
 /// Settings of the embedded API server.
 #[derive(Clone, Debug)]
 pub struct ApiServerSettings {
+    /// What all keys begin with, without a slash at the end (`--etcd-prefix`).
+    pub key_root: Arc<str>,
+    /// Whether other servers write to the store, too.
+    pub shares_store: bool,
+    /// Whether requests that write are refused, and no controller runs (`--etcd-access=read-only`).
+    pub is_read_only: bool,
     /// How long Events are kept (`--event-ttl`).
     pub event_ttl: Duration,
     /// Shortest duration of a watch without `timeoutSeconds`; the longest is twice that (`--min-request-timeout`).
@@ -238,7 +245,7 @@ impl ApiServer {
                 Arc::ptr_eq(new_resource, resource)
                     || now.uid == custom.uid && stored_labels(new_resource) == stored_labels(resource)
             });
-            if !is_same && let Ok(prefix) = resource_prefix(resource) {
+            if !is_same && let Ok(prefix) = self.resource_prefix(resource) {
                 self.collections.remove(&prefix);
             }
         }
@@ -266,7 +273,7 @@ impl ApiServer {
         let catalog = self.catalog.get();
         let custom = custom_resources(&catalog).into_values();
         let used = custom.filter_map(|(_, resource)| {
-            Some((resource.clone(), self.collections.get(&resource_prefix(resource).ok()?)?))
+            Some((resource.clone(), self.collections.get(&self.resource_prefix(resource).ok()?)?))
         });
         let mut used: Vec<(Arc<Resource>, ResourceCollection)> = used.collect();
         used.sort_by(|(a, _), (b, _)| a.group_resource().cmp(&b.group_resource()));
@@ -323,16 +330,28 @@ impl ApiServer {
         self.unenforced.lock().retain(|crd| exists(crd));
     }
 
+    /// Prefix of the keys of a resource.
+    pub(super) fn resource_prefix(&self, resource: &Resource) -> Result<Prefix, KeyError> {
+        match resource.custom {
+            Some(_) => Prefix::of_custom(&self.settings.key_root, &resource.group, &resource.plural),
+            None => Prefix::of_builtin(&self.settings.key_root, &resource.group, &resource.plural),
+        }
+    }
+
     /// The collection of a resource.
     pub(crate) fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
         let resource = stored_resource(resource);
-        let prefix = resource_prefix(resource);
+        let prefix = self.resource_prefix(resource);
         let prefix = prefix.map_err(Status::internal_error)?;
         if let Some(collection) = self.collections.get(&prefix) {
             return Ok(collection);
         }
         let fields: Arc<[DeclaredField]> = declared_fields(resource).into();
-        let upgrade = crd::is_crd(resource).then_some(upgrade_stored_crd as ValueUpgrade);
+        let upgrade = match (crd::is_crd(resource), resource.custom.is_some()) {
+            (true, _) => Some(upgrade_stored_crd as ValueUpgrade),
+            (false, false) => Some(read_stored_protobuf as ValueUpgrade),
+            (false, true) => None,
+        };
         let repair = resource.custom.is_some().then_some(custom_resource::repair_metadata as ValueUpgrade);
         Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade, repair }))
     }
@@ -343,12 +362,4 @@ fn custom_resources(catalog: &ResourceCatalog) -> HashMap<&str, (&CustomResource
     let resources = catalog.entries().iter().map(|entry| &entry.kind.resource);
     let custom = resources.filter_map(|resource| Some((resource.custom.as_ref()?, resource)));
     custom.map(|(custom, resource)| (custom.crd_name.as_str(), (custom, resource))).collect()
-}
-
-/// Prefix of the keys of a resource.
-pub(super) fn resource_prefix(resource: &Resource) -> Result<Prefix, KeyError> {
-    match resource.custom {
-        Some(_) => Prefix::of_custom(KEY_ROOT, &resource.group, &resource.plural),
-        None => Prefix::of_builtin(KEY_ROOT, &resource.group, &resource.plural),
-    }
 }

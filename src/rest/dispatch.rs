@@ -48,6 +48,9 @@ impl ApiServer {
         warnings: &mut Vec<String>,
     ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
+        if self.settings.is_read_only && writes(&request.info.verb, target.subresource) {
+            return Err(read_only(&target));
+        }
         warnings.extend(deprecation_warning(&target.kind).map(str::to_owned));
         match target.kind.resource.group_resource() {
             ("", "bindings") => return self.bind_named(&target, request, warnings).await,
@@ -103,4 +106,16 @@ impl ApiServer {
         let reply = binding::bind(self, &collection, &pod, &target.kind, request, warnings).await?;
         representation::respond(&target.kind, media_type, reply.code, reply.content).await
     }
+}
+
+/// Whether a request writes. A token is issued without a write, and `exec` creates nothing.
+fn writes(verb: &str, subresource: &str) -> bool {
+    let reads = ["get", "list", "watch"].contains(&verb);
+    !reads && subresource != "token" && !CONNECT_SUBRESOURCES.contains(&subresource)
+}
+
+/// 403: nothing is written to the etcd of a kube-apiserver, whose admission would not be asked.
+fn read_only(target: &ObjectTarget<'_>) -> Status {
+    let why = "this server is read-only (--etcd-access=read-only): write by the kube-apiserver of its etcd";
+    Status::object_forbidden(&target.kind.resource.group, &target.kind.resource.plural, &target.name, why)
 }

@@ -14,7 +14,7 @@ use store::{CommitCondition, KeyError, Prefix};
 
 use crate::resources::builtin::event_conversion::stored_resource;
 
-use super::api_server::{ApiServer, KEY_ROOT, resource_prefix};
+use super::api_server::ApiServer;
 use super::errors::unavailable;
 
 /// Maximum number of names in a log line.
@@ -35,7 +35,7 @@ impl ApiServer {
         let builtin = self.settings.catalog.entries().iter().map(|entry| &entry.kind.resource);
         let builtin = builtin.filter(|resource| resource.is_namespaced && resource.custom.is_none());
         let mut prefixes = builtin
-            .map(|resource| resource_prefix(stored_resource(resource)))
+            .map(|resource| self.resource_prefix(stored_resource(resource)))
             .collect::<Result<BTreeSet<Prefix>, KeyError>>()?;
         prefixes.extend(self.crd_prefixes());
         prefixes.extend(self.orphaned.lock().iter().cloned());
@@ -55,7 +55,7 @@ impl ApiServer {
     pub(crate) fn crd_prefix(&self, name: &str) -> Option<Prefix> {
         let (plural, group) = name.split_once('.')?;
         let is_custom = group.contains('.') && !self.has_builtin_group(group);
-        Prefix::of_custom(KEY_ROOT, group, plural).ok().filter(|_| is_custom)
+        Prefix::of_custom(&self.settings.key_root, group, plural).ok().filter(|_| is_custom)
     }
 
     /// Deletes what is below a prefix, whatever its finalizers, as long as `condition` is met. Returns how many objects were
@@ -74,7 +74,7 @@ impl ApiServer {
     /// 503 if the store cannot be read.
     pub(crate) async fn report_leftovers(&self) -> Result<(), Status> {
         let (Ok(root), Some(namespaces)) =
-            (Prefix::parse(&format!("{KEY_ROOT}/")), self.builtin_collection("", "namespaces"))
+            (Prefix::parse(&format!("{}/", self.settings.key_root)), self.builtin_collection("", "namespaces"))
         else {
             return Ok(());
         };
@@ -89,8 +89,8 @@ impl ApiServer {
         let crds = self.crd_prefixes();
         let (mut by_namespace, mut by_crd) = (BTreeMap::new(), BTreeMap::new());
         for record in &loaded.records {
-            let Some(prefix) = prefix_of(record.key.as_str(), &known) else { continue };
-            if is_of_crd(&prefix) && !crds.contains(&prefix) && !self.is_builtin_prefix(&prefix) {
+            let Some(prefix) = self.prefix_of(record.key.as_str(), &known) else { continue };
+            if self.is_of_crd(&prefix) && !crds.contains(&prefix) && !self.is_builtin_prefix(&prefix) {
                 *by_crd.entry(prefix.to_string()).or_insert(0_usize) += 1;
                 self.orphaned.lock().insert(prefix.clone());
             }
@@ -107,24 +107,30 @@ impl ApiServer {
     }
 
     fn is_builtin_prefix(&self, prefix: &Prefix) -> bool {
-        let group = prefix.as_str().split('/').nth(2).unwrap_or_default();
-        self.has_builtin_group(group)
+        self.has_builtin_group(self.first_part(prefix))
     }
-}
 
-/// The prefix of the resource of a key.
-fn prefix_of(key: &str, known: &BTreeSet<Prefix>) -> Option<Prefix> {
-    // `/registry/<plural>/` or, of a CRD, `/registry/<group>/<plural>/`.
-    [2, 3].into_iter().find_map(|slashes| {
-        let (end, _) = key.match_indices('/').nth(slashes)?;
-        let prefix = Prefix::parse(&key[..=end]).ok()?;
-        (known.contains(&prefix) || (slashes == 3 && is_of_crd(&prefix))).then_some(prefix)
-    })
-}
+    /// The prefix of the resource of a key.
+    fn prefix_of(&self, key: &str, known: &BTreeSet<Prefix>) -> Option<Prefix> {
+        let root = self.settings.key_root.len() + 1;
+        // `<plural>/` or, of a CRD, `<group>/<plural>/`.
+        [0, 1].into_iter().find_map(|slashes| {
+            let (end, _) = key.get(root..)?.match_indices('/').nth(slashes)?;
+            let prefix = Prefix::parse(&key[..=root + end]).ok()?;
+            (known.contains(&prefix) || (slashes == 1 && self.is_of_crd(&prefix))).then_some(prefix)
+        })
+    }
 
-/// Whether a prefix is that of a custom resource: its first part is a group, which has a dot.
-fn is_of_crd(prefix: &Prefix) -> bool {
-    prefix.as_str().split('/').nth(2).is_some_and(|group| group.contains('.'))
+    /// Whether a prefix is that of a custom resource: its first part is a group, which has a dot.
+    fn is_of_crd(&self, prefix: &Prefix) -> bool {
+        self.first_part(prefix).contains('.')
+    }
+
+    /// What follows the root in a prefix.
+    fn first_part<'p>(&self, prefix: &'p Prefix) -> &'p str {
+        let below_root = prefix.as_str().get(self.settings.key_root.len() + 1..).unwrap_or_default();
+        below_root.split('/').next().unwrap_or_default()
+    }
 }
 
 fn report(counts: &BTreeMap<String, usize>, of: &str, then: &str) {

@@ -57,7 +57,7 @@ mod write;
 mod write_options;
 
 pub use self::admission_plugins::DisabledPlugins;
-pub use self::api_server::{ApiServer, ApiServerSettings};
+pub use self::api_server::{ApiServer, ApiServerSettings, DEFAULT_KEY_ROOT};
 pub(crate) use self::delete_options::PropagationPolicy;
 pub(crate) use self::errors::{finish_write, unavailable};
 pub(crate) use self::event_recorder::EventReport;

@@ -8,7 +8,7 @@ use store::watch_cache::{Collections, HistoryLimits};
 use store::{Expect, Key, MemoryStore, Mutation, Prefix, Store as _};
 
 use super::admission_plugins::DisabledPlugins;
-use super::api_server::{ApiServer, ApiServerSettings};
+use super::api_server::{ApiServer, ApiServerSettings, DEFAULT_KEY_ROOT};
 use super::service_settings::ServiceSettings;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
@@ -34,6 +34,9 @@ pub(crate) async fn server_with(
     }
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), Arc::new(|| 0));
     let mut settings = ApiServerSettings {
+        key_root: DEFAULT_KEY_ROOT.into(),
+        shares_store: false,
+        is_read_only: false,
         event_ttl: Duration::from_secs(3_600),
         min_request_timeout: Duration::from_secs(1_800),
         catalog: Arc::new(ResourceCatalog::default()),

@@ -51,6 +51,7 @@ struct QueueShared<K> {
 }
 
 struct WorkQueueState<K> {
+    is_open: bool,
     keys: HashMap<K, QueuedKey>,
     /// Keys that wait for their turn.
     ready: VecDeque<K>,
@@ -102,6 +103,7 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
     /// An empty queue.
     pub fn new(back_off: BackOff, metrics: Arc<WorkQueueMetrics>) -> WorkQueue<K> {
         let state = WorkQueueState {
+            is_open: true,
             keys: HashMap::new(),
             ready: VecDeque::new(),
             delayed: BTreeSet::new(),
@@ -111,9 +113,45 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         WorkQueue(Arc::new(QueueShared { back_off, metrics, state: Mutex::new(state), changed, finished }))
     }
 
+    /// Opens or closes the queue. A closed queue has no keys and takes none: nobody works on them. Call it while no
+    /// [`run`](WorkQueue::run) is polled.
+    pub fn set_open(&self, is_open: bool) {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        state.is_open = is_open;
+        if is_open {
+            return;
+        }
+        for queued in state.keys.drain().map(|(_, queued)| queued) {
+            if let KeyPhase::Running { began, .. } = queued.phase {
+                self.0.metrics.record_end(began, false);
+            }
+        }
+        state.ready.clear();
+        state.delayed.clear();
+        state.failing.clear();
+        self.0.finished.notify_waiters();
+        self.note_change(state);
+    }
+
+    /// Adds a key after a pause, unless it is in the queue.
+    pub fn add_after(&self, key: K, pause: Duration) {
+        let mut guard = self.0.state.lock();
+        let (state, until) = (&mut *guard, Instant::now() + pause);
+        if !state.is_open || state.keys.contains_key(&key) {
+            return;
+        }
+        state.keys.insert(key.clone(), QueuedKey { phase: KeyPhase::Delayed { until }, ..QueuedKey::ready(until) });
+        state.delayed.insert((until, key));
+        self.note_change(state);
+    }
+
     /// Adds a key. One that is being reconciled is reconciled again afterwards; one that failed keeps its pause.
     pub fn add(&self, key: K) {
         let mut state = self.0.state.lock();
+        if !state.is_open {
+            return;
+        }
         match state.keys.get_mut(&key).map(|queued| &mut queued.phase) {
             Some(KeyPhase::Running { is_added_again: is_added_again @ false, .. }) => *is_added_again = true,
             Some(_) => return,

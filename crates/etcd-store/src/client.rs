@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::connection::{Connection, Dial};
 use crate::messages::{
     CompactionRequest, CompactionResponse, LeaseGrantRequest, LeaseGrantResponse, RangeRequest, RangeResponse,
-    TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
 /// Time of one attempt. A member that cannot reach the leader answers after about seven seconds.
@@ -142,6 +142,11 @@ impl Client {
     /// Discards the history.
     pub(crate) async fn compact(&self, request: &CompactionRequest) -> Result<CompactionResponse, EtcdCallError> {
         self.call_idempotent("/etcdserverpb.KV/Compact", request).await
+    }
+
+    /// The state of the member that is connected.
+    pub(crate) async fn status(&self) -> Result<StatusResponse, EtcdCallError> {
+        self.call_idempotent("/etcdserverpb.Maintenance/Status", &StatusRequest {}).await
     }
 
     /// Makes a lease. Safe to repeat: an unused lease expires.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use store::Revision;
 
+use crate::LOG_TARGET;
 use crate::client::{Client, EtcdCallError};
 use crate::convert::{self, etcd_revision, header_revision};
 use crate::feeds::Feeds;
@@ -31,7 +32,7 @@ impl Compactor {
             match self.compact(version, revision).await {
                 Ok(round) => (version, revision) = round,
                 Err(error) => {
-                    tracing::warn!(target: crate::LOG_TARGET, %error, "etcd compaction failed; retried after the interval");
+                    tracing::warn!(target: LOG_TARGET, %error, "etcd compaction failed; retried after the interval");
                 }
             }
         }

@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::body::Body;
 use tonic::client::Grpc;
 
+use crate::LOG_TARGET;
+
 /// Interval and time limit of pings, as kube-apiserver's (`storage/storagebackend/factory/etcd3.go`).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +79,7 @@ impl Connection {
         let address = endpoint.clone();
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(target: crate::LOG_TARGET, endpoint = %address, %error, "connection to etcd ended");
+                tracing::debug!(target: LOG_TARGET, endpoint = %address, %error, "connection to etcd ended");
             }
         });
         Ok(Connection { sender, endpoint: endpoint.clone(), number })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use store::{Key, KeyValue, Prefix, RecordChange, Revision};
 
+use crate::LOG_TARGET;
 use crate::messages::{self, RangeRequest, ResponseHeader};
 
 /// A revision; etcd's are never negative.
@@ -28,7 +29,7 @@ pub(crate) fn record(kv: &messages::EtcdKeyValue) -> Option<Arc<KeyValue>> {
     let key = std::str::from_utf8(&kv.key).ok().and_then(|text| Key::parse(text).ok());
     let Some(key) = key else {
         let key = kv.key.escape_ascii();
-        tracing::warn!(target: crate::LOG_TARGET, %key, "etcd key ignored: it is not the key of an object");
+        tracing::warn!(target: LOG_TARGET, %key, "etcd key ignored: it is not the key of an object");
         return None;
     };
     Some(Arc::new(KeyValue {

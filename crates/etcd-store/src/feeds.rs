@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -20,6 +21,12 @@ pub(crate) struct Feeds {
     requested: watch::Sender<Revision>,
     /// Counts the times that the store began again.
     restarts: watch::Sender<u64>,
+    /// Why the watch is interrupted; none while it is open.
+    interruption: Mutex<Option<String>>,
+    /// Whether the thread of the store has ended.
+    is_closed: AtomicBool,
+    /// Size of the database in bytes; 0 before it is known.
+    database_bytes: AtomicU64,
 }
 
 struct FeedsState {
@@ -65,7 +72,38 @@ impl Feeds {
             published: watch::Sender::new(compacted),
             requested: watch::Sender::new(0),
             restarts: watch::Sender::new(0),
+            interruption: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            database_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Why the watch is interrupted; none while it is open.
+    pub(crate) fn interruption(&self) -> Option<String> {
+        self.interruption.lock().clone()
+    }
+
+    /// Notes that the watch is interrupted, or is open.
+    pub(crate) fn set_interruption(&self, reason: Option<&str>) {
+        let mut interruption = self.interruption.lock();
+        if interruption.as_deref() != reason {
+            *interruption = reason.map(str::to_owned);
+        }
+    }
+
+    /// Whether the thread of the store has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
+    }
+
+    /// Size of the database in bytes; 0 before it is known.
+    pub(crate) fn database_bytes(&self) -> u64 {
+        self.database_bytes.load(Relaxed)
+    }
+
+    /// Notes the size of the database.
+    pub(crate) fn set_database_bytes(&self, bytes: u64) {
+        self.database_bytes.store(bytes, Relaxed);
     }
 
     /// Revision up to which the history is discarded.
@@ -161,6 +199,7 @@ impl Feeds {
 
     /// Ends all feeds: the store has ended.
     pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
         self.state.lock().end_followers(&Error::Closed);
         self.restarts.send_modify(|restarts| *restarts += 1);
     }

@@ -67,6 +67,9 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a commit is decided, or its outcome is unknown.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Interval at which the size of the database is read (`--etcd-db-metric-poll-interval` of a kube-apiserver).
+const SIZE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Pause before a transaction whose outcome is unknown is tried again.
 const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -80,6 +83,8 @@ pub struct EtcdStoreSettings {
     pub root: Prefix,
     /// Interval at which the history is discarded; none leaves that to others (`--etcd-compaction-interval`).
     pub compaction_interval: Option<Duration>,
+    /// Whether commits are refused.
+    pub is_read_only: bool,
 }
 
 /// Why a store in etcd cannot be opened.
@@ -87,7 +92,7 @@ pub struct EtcdStoreSettings {
 pub enum EtcdOpenError {
     /// An address is none of a member (`http://10.0.0.1:2379`).
     InvalidEndpoint(String),
-    /// No member responses.
+    /// No member answers.
     Unreachable(String),
     /// The thread of the store cannot be started.
     Thread(io::Error),
@@ -102,7 +107,7 @@ impl fmt::Display for EtcdOpenError {
                     "{endpoint:?} is no address of etcd: it needs a scheme, a host and a port, as http://10.0.0.1:2379"
                 )
             }
-            EtcdOpenError::Unreachable(reason) => write!(f, "etcd does not response: {reason}"),
+            EtcdOpenError::Unreachable(reason) => write!(f, "etcd does not answer: {reason}"),
             EtcdOpenError::Thread(error) => write!(f, "thread of the store: {error}"),
         }
     }
@@ -118,6 +123,7 @@ struct EtcdStoreHandle {
     /// Calls for the thread, which ends with this.
     calls: mpsc::UnboundedSender<Call>,
     feeds: Arc<Feeds>,
+    is_read_only: bool,
 }
 
 /// A call of the store, which runs on its thread.
@@ -143,7 +149,7 @@ impl EtcdStore {
     /// Connects, and waits until the watch has the changes that have happened.
     ///
     /// # Errors
-    /// No member responses, or the thread cannot be started.
+    /// No member answers, or the thread cannot be started.
     pub fn open(settings: EtcdStoreSettings) -> Result<EtcdStore, EtcdOpenError> {
         let is_address = |endpoint: &&Uri| endpoint.scheme().is_some() && endpoint.port().is_some();
         if let Some(endpoint) = settings.endpoints.iter().find(|endpoint| !is_address(endpoint)) {
@@ -152,6 +158,7 @@ impl EtcdStore {
         if settings.endpoints.is_empty() {
             return Err(EtcdOpenError::InvalidEndpoint(String::new()));
         }
+        let is_read_only = settings.is_read_only;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(EtcdOpenError::Thread)?;
         let (sender, opened) = std::sync::mpsc::channel();
@@ -173,7 +180,7 @@ impl EtcdStore {
         let ended = || EtcdOpenError::Unreachable("the thread of the store ended".to_owned());
         let feeds =
             opened.recv().map_err(|_| ended())?.map_err(|error| EtcdOpenError::Unreachable(error.to_string()))?;
-        Ok(EtcdStore(Arc::new(EtcdStoreHandle { calls, feeds })))
+        Ok(EtcdStore(Arc::new(EtcdStoreHandle { calls, feeds, is_read_only })))
     }
 
     /// Discards the history up to a revision.
@@ -197,6 +204,21 @@ impl EtcdStore {
     /// Revision up to which the history was discarded.
     pub fn compacted(&self) -> Revision {
         self.0.feeds.compacted()
+    }
+
+    /// Why the watch is interrupted, as while no member has a leader; none while changes arrive.
+    pub fn interruption(&self) -> Option<String> {
+        self.0.feeds.interruption()
+    }
+
+    /// Whether the thread of the store has ended: nothing is read or written any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.feeds.is_closed()
+    }
+
+    /// Size of the database of a member in bytes; 0 before it is known.
+    pub fn database_bytes(&self) -> u64 {
+        self.0.feeds.database_bytes()
     }
 
     /// Runs a call on the thread of the store. If the thread has ended, so has the store.
@@ -234,6 +256,7 @@ async fn open(settings: EtcdStoreSettings) -> Result<StoreThread, EtcdCallError>
     if let Some(interval) = settings.compaction_interval {
         tokio::task::spawn_local(Compactor { client: client.clone(), feeds: feeds.clone() }.run(interval));
     }
+    tokio::task::spawn_local(follow_size(client.clone(), feeds.clone()));
     Ok(StoreThread {
         client,
         root: settings.root,
@@ -241,6 +264,17 @@ async fn open(settings: EtcdStoreSettings) -> Result<StoreThread, EtcdCallError>
         leases: LeaseManager::default(),
         current_reads: RefCell::default(),
     })
+}
+
+/// Reads the size of the database from time to time. It does not end.
+async fn follow_size(client: Rc<Client>, feeds: Arc<Feeds>) {
+    loop {
+        // An older size is better than none.
+        if let Ok(status) = client.status().await {
+            feeds.set_database_bytes(u64::try_from(status.db_size).unwrap_or(0));
+        }
+        tokio::time::sleep(SIZE_INTERVAL).await;
+    }
 }
 
 impl StoreThread {
@@ -427,6 +461,9 @@ impl Store for EtcdStore {
             && value.len() > MAX_VALUE_BYTES
         {
             return StoreFuture::ready(Err(Error::TooLarge { size: value.len(), limit: MAX_VALUE_BYTES }));
+        }
+        if self.0.is_read_only {
+            return StoreFuture::ready(Err(Error::Unavailable("the store is read-only".into())));
         }
         let key = key.clone();
         self.run(async move |thread| thread.commit(&key, expect, &mutation, conditions).await)

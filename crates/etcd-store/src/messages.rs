@@ -223,6 +223,16 @@ pub(crate) struct WatchResponse {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StatusResponse {
+    /// Size of the member's database in bytes, with what is free in it.
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Event {
     /// 0 is a put, 1 a deletion.
     #[prost(int32, tag = "1")]

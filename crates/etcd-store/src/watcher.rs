@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 
+use crate::LOG_TARGET;
 use crate::client::{Client, EtcdCallError};
 use crate::convert::{self, etcd_revision, header_revision, range_of_key, range_of_prefix};
 use crate::feeds::Feeds;
@@ -23,6 +24,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a member may be behind without a response before another is asked.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a watch may be without a response before the member is asked for its progress: a silent peer is found.
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pauses after a watch that ended.
 const WATCH_BACKOFF: Duration = Duration::from_millis(50);
@@ -53,11 +57,14 @@ impl Watcher {
             let before = self.feeds.delivered();
             match self.watch().await {
                 EtcdWatchEnd::Interrupted(reason) => {
-                    tracing::warn!(target: crate::LOG_TARGET, revision = before, reason, "watch of etcd ended; it resumes");
+                    if self.feeds.interruption().is_none() {
+                        tracing::warn!(target: LOG_TARGET, revision = before, reason, "watch of etcd ended; it resumes");
+                    }
+                    self.feeds.set_interruption(Some(&reason));
                 }
                 EtcdWatchEnd::Compacted(compacted) => {
                     tracing::warn!(
-                        target: crate::LOG_TARGET,
+                        target: LOG_TARGET,
                         delivered = before,
                         compacted,
                         "etcd discarded changes before they were delivered; collections are loaded again"
@@ -66,7 +73,7 @@ impl Watcher {
                 }
                 EtcdWatchEnd::WentBack(revision) => {
                     tracing::error!(
-                        target: crate::LOG_TARGET,
+                        target: LOG_TARGET,
                         delivered = before,
                         revision,
                         "etcd has another history than before: was a member restored from a snapshot? Collections are loaded again"
@@ -140,8 +147,10 @@ impl Watcher {
         let mut requested = self.feeds.requested();
         let mut progress_at = Instant::now();
         let mut behind_since = None;
+        let mut idle_at = Instant::now() + IDLE_INTERVAL;
         loop {
-            let is_behind = *requested.borrow_and_update() > self.feeds.delivered();
+            let is_idle = Instant::now() >= idle_at;
+            let is_behind = *requested.borrow_and_update() > self.feeds.delivered() || is_idle;
             if !is_behind {
                 behind_since = None;
             } else if behind_since.is_none() {
@@ -152,6 +161,11 @@ impl Watcher {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
                         behind_since = None;
+                        idle_at = Instant::now() + IDLE_INTERVAL;
+                        if self.feeds.interruption().is_some() {
+                            tracing::info!(target: LOG_TARGET, "watch of etcd resumed");
+                            self.feeds.set_interruption(None);
+                        }
                         if let Err(end) = self.handle_response(&response) {
                             return end;
                         }
@@ -160,6 +174,7 @@ impl Watcher {
                     Err(status) => return EtcdWatchEnd::Interrupted(status.message().to_owned()),
                 },
                 _ = requested.changed() => {}
+                () = tokio::time::sleep_until(idle_at), if !is_behind => {}
                 () = tokio::time::sleep_until(progress_at), if is_behind => {
                     if behind_since.is_some_and(|since| since.elapsed() > SILENCE_TIMEOUT) {
                         return EtcdWatchEnd::Interrupted("the member does not respond".to_owned());

@@ -111,6 +111,8 @@ impl GatewayFlags {
                     let modes: Vec<&str> = value.split(',').filter(|mode| *mode != "Node").collect();
                     read.words.push(format!("--authorization-mode={}", modes.join(",")));
                 }
+                // There is no etcd.
+                name if name.starts_with("etcd-") => drop(read.unused.insert(name.to_owned())),
                 name if is_gateway_flag(name) => {
                     has_certificate |= name == "tls-cert-file";
                     has_anonymous |= name == "anonymous-auth";

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use store::LocalStore;
-
+use super::object_store::ObjectStore;
 use super::registry_thread::LeaseRelease;
 use super::request_observers::ObserverShutdown;
 use super::state::GatewayState;
@@ -50,7 +49,7 @@ pub(super) struct ShutdownHandles {
     /// The Lease, if leader election is enabled.
     pub(super) lease_release: Option<LeaseRelease>,
     /// The store of the embedded API server.
-    pub(super) store: Option<LocalStore>,
+    pub(super) store: Option<ObjectStore>,
 }
 
 impl GatewayHandle {
@@ -146,8 +145,7 @@ impl GatewayHandle {
             let _ = tokio::time::timeout(CUT_GRACE, &mut rest).await;
         }
         if let Some(store) = self.logs.store {
-            // Without it the next start reads the log, too.
-            let _ = tokio::time::timeout(CUT_GRACE, store.close()).await;
+            store.close(CUT_GRACE).await;
         }
     }
 }

@@ -9,9 +9,11 @@
 mod audit_setup;
 mod control;
 mod control_planes;
+mod etcd_connections;
 mod gateway_handle;
 mod handshake_log;
 mod health_listener;
+mod object_store;
 mod otlp_client;
 mod registry_thread;
 mod request;

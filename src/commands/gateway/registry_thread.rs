@@ -41,6 +41,8 @@ pub(super) struct EmbeddedRegistry {
     pub(super) objects: StoredObjects,
     /// Limits of what its objects may configure.
     pub(super) settings: registry::Settings,
+    /// Whether this gateway writes the conditions of APIServices.
+    pub(super) leadership: Published<Leadership>,
 }
 
 /// The state of the watched kube-apiserver and of the leader election.
@@ -153,8 +155,7 @@ impl EmbeddedRegistry {
             registry: publisher.reader(),
             statuses: statuses.clone(),
             availability,
-            // No other gateway has the store.
-            leadership: Published::fixed(Leadership::without_election()),
+            leadership: self.leadership,
             health: metrics.calls().register(CallKind::ApiServiceStatus, ""),
         };
         spawn_local(writer.run(drain.clone()));

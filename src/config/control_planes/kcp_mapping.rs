@@ -169,6 +169,7 @@ fn relay_config(
         delegates_unclaimed_paths: false,
         delegates_metrics: false,
         cluster: None,
+        election: None,
         proxy_client: None,
         egress: None,
         environment_proxies: None,

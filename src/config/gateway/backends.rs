@@ -28,6 +28,8 @@ pub struct BackendsConfig {
     pub delegates_metrics: bool,
     /// The kube-apiserver to follow as a registry, if one is given.
     pub cluster: Option<ClusterRegistrySettings>,
+    /// `--leader-elect`: the election among gateways with the same kube-apiserver or etcd.
+    pub election: Option<election::Settings>,
     /// Rules that resolve a Service to endpoints.
     pub resolve_rules: registry::ResolveRules,
     /// Front-proxy client certificate; generated when none.
@@ -47,8 +49,6 @@ pub struct ClusterRegistrySettings {
     pub source: KubeconfigSource,
     /// Limits of what the cluster's objects may configure; the directory is the base of file names in annotations.
     pub settings: registry::Settings,
-    /// `--leader-elect`: the election of the gateway that writes conditions.
-    pub election: Option<election::Settings>,
 }
 
 /// A DNS resolver.
@@ -84,7 +84,8 @@ pub(in crate::config) fn backends(
 ) -> BackendsConfig {
     let settings = registry_settings(parser, data_dir, forwarding);
     let cluster = parser.path("kubeconfig").map(KubeconfigSource::from_flag);
-    let election = election(parser, cluster.is_some());
+    let is_elected = cluster.is_some() || parser.is_given("etcd-servers");
+    let election = election(parser, is_elected).filter(|_| is_elected);
     let delegate = parser.path("delegate-kubeconfig").map(KubeconfigSource::from_flag);
     let delegates_all = delegate.is_some();
     let delegate = delegate.or_else(|| match &cluster {
@@ -96,7 +97,8 @@ pub(in crate::config) fn backends(
         delegate: delegate.map(|source| (source, settings.clone())),
         delegates_unclaimed_paths: delegates_all,
         delegates_metrics: delegates_metrics(parser, delegates_all),
-        cluster: cluster.map(|source| ClusterRegistrySettings { source, settings: settings.clone(), election }),
+        cluster: cluster.map(|source| ClusterRegistrySettings { source, settings: settings.clone() }),
+        election,
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
         resolve_rules: registry::ResolveRules {
             routes_to_endpoints: parser.switch("enable-aggregator-routing"),
@@ -179,7 +181,7 @@ fn zone(parser: &mut FlagParser<'_>) -> Option<registry::Zone> {
 fn election(parser: &mut FlagParser<'_>, somewhere: bool) -> Option<election::Settings> {
     let elects = parser.switch("leader-elect");
     if elects && !somewhere && parser.is_given("leader-elect") {
-        parser.add_problem("leader-elect", "not used without --kubeconfig");
+        parser.add_problem("leader-elect", "not used without --kubeconfig or --etcd-servers");
     }
     let settings = election::Settings {
         lease_duration: parser.positive_duration("leader-elect-lease-duration"),

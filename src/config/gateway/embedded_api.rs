@@ -1,25 +1,26 @@
 //! Settings of the embedded API server (`--embedded-api` and its flags).
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backends::{ForwardingConfig, registry_settings};
+use super::object_store::{self, ObjectStoreConfig, object_store};
 use super::service_accounts::{self, ServiceAccountConfig, service_accounts};
 use crate::config::parser::FlagParser;
 use crate::controllers::EnabledControllers;
 use crate::kinds::ValidationSettings;
 use crate::resources::runtime_config::RuntimeConfig;
-use crate::rest::{ApiServerSettings, DisabledPlugins, ServiceSettings, parse_port_range, parse_service_ranges};
+use crate::rest::{
+    ApiServerSettings, DEFAULT_KEY_ROOT, DisabledPlugins, ServiceSettings, parse_port_range, parse_service_ranges,
+};
 
 /// The embedded API server and its store.
 #[derive(Clone, Debug)]
 pub struct EmbeddedApiConfig {
-    /// The file of the store.
-    pub store_file: PathBuf,
-    /// Whether a write is acknowledged only after it is on the disk.
-    pub synchronizes: bool,
+    /// Where its objects are.
+    pub store: ObjectStoreConfig,
     /// Settings of the embedded API server.
     pub settings: ApiServerSettings,
     /// The controllers that run.
@@ -43,8 +44,7 @@ pub(in crate::config) fn embedded_api(
     data_dir: &Path,
     forwarding: &ForwardingConfig,
 ) -> Option<EmbeddedApiConfig> {
-    let store_file = parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db"));
-    let synchronizes = !parser.switch("unsafe-no-fsync");
+    let store = object_store(parser, data_dir);
     let event_ttl = parser.positive_duration("event-ttl");
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
@@ -78,7 +78,7 @@ pub(in crate::config) fn embedded_api(
             "kubernetes-service-node-port",
             "advertise-address",
         ];
-        for flag in own.into_iter().chain(service_accounts::FLAGS) {
+        for flag in own.into_iter().chain(object_store::ETCD_FLAGS).chain(service_accounts::FLAGS) {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -107,7 +107,11 @@ pub(in crate::config) fn embedded_api(
     });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
+    let etcd = store.etcd();
     let settings = ApiServerSettings {
+        key_root: etcd.map_or_else(|| DEFAULT_KEY_ROOT.into(), |etcd| etcd.prefix.as_str().into()),
+        shares_store: etcd.is_some(),
+        is_read_only: etcd.is_some_and(|etcd| etcd.is_read_only),
         event_ttl,
         min_request_timeout,
         catalog,
@@ -118,7 +122,7 @@ pub(in crate::config) fn embedded_api(
         disabled_plugins,
         services,
     };
-    Some(EmbeddedApiConfig { store_file, synchronizes, settings, controllers, service_accounts })
+    Some(EmbeddedApiConfig { store, settings, controllers, service_accounts })
 }
 
 /// Reads the flags of what is made for Services.

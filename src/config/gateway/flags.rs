@@ -60,7 +60,7 @@ pub static LEADER_ELECTION: FlagGroup = FlagGroup {
             "leader-elect",
             FlagKind::Switch,
             "true",
-            "Elect one of the gateways with the same --kubeconfig to write the condition Available of APIServices; with false, this one always writes",
+            "Elect one of the gateways with the same --kubeconfig or --etcd-servers to write the condition Available of APIServices and to run the controllers of --embedded-api; with false, this one always does",
         ),
         Flag::new(
             "leader-elect-lease-duration",

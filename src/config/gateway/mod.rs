@@ -6,6 +6,7 @@ pub(super) mod backends;
 pub(super) mod delegated_auth;
 mod embedded_api;
 pub mod flags;
+mod object_store;
 mod service_accounts;
 pub(super) mod serving;
 mod sidecar_auth;
@@ -16,6 +17,7 @@ pub use authentication::{AuthenticationConfig, AuthorizerMode, RequestHeaderSett
 pub use backends::{BackendsConfig, ForwardingConfig, ResolverChoice};
 pub use delegated_auth::DelegatedAuthConfig;
 pub use embedded_api::EmbeddedApiConfig;
+pub use object_store::{EtcdConfig, ObjectStoreConfig};
 pub use service_accounts::ServiceAccountConfig;
 pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, ShutdownSettings};
 pub use sidecar_auth::{AttributeSource, SidecarAuth};
@@ -417,7 +419,12 @@ mod tests {
                 &["--admin-address=6480"],
                 "--admin-address: \"6480\": missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443",
             ),
-            (&["--leader-elect"], "--leader-elect: not used without --kubeconfig"),
+            (&["--etcd-prefix=/p"], "--etcd-prefix: needs --etcd-servers"),
+            (
+                &["--etcd-servers=http://a:1", "--store-file=s"],
+                "--store-file: cannot be given together with --etcd-servers",
+            ),
+            (&["--leader-elect"], "--leader-elect: not used without --kubeconfig or --etcd-servers"),
             (
                 &["--kubeconfig=k", "--leader-elect-lease-duration=10s"],
                 "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline",

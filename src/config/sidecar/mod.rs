@@ -239,6 +239,7 @@ fn backends(parser: &mut FlagParser<'_>, forwarding: &ForwardingConfig) -> Backe
         delegates_unclaimed_paths: false,
         delegates_metrics: false,
         cluster: None,
+        election: None,
         resolve_rules: registry::ResolveRules::default(),
         proxy_client: None,
         resolver,

@@ -54,6 +54,11 @@ impl CrdController {
         &self.crds
     }
 
+    /// Has terminating CRDs removed, which changed before this server led.
+    pub(super) async fn queue_terminating(&self) {
+        self.reconciler.lock().await.queue_terminating_crds();
+    }
+
     /// Notes that a CRD changed.
     pub(super) fn observe(&self) {
         self.queue.add(ALL);

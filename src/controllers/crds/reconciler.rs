@@ -81,6 +81,11 @@ impl CrdReconciler {
 
     /// Brings the status of every CRD, the catalog and the registered groups up to date.
     pub(super) async fn reconcile(&mut self) -> Result<(), Status> {
+        if self.api.settings().is_read_only {
+            // Another server keeps their statuses.
+            self.update_catalog();
+            return Ok(());
+        }
         self.is_behind |= self.read_changes();
         while self.is_behind {
             let groups = std::mem::take(&mut self.changed_groups);
@@ -271,7 +276,7 @@ impl CrdReconciler {
     }
 
     /// Has terminating CRDs removed.
-    fn queue_terminating_crds(&self) {
+    pub(super) fn queue_terminating_crds(&self) {
         for crd in self.loaded.values().map(|loaded| &loaded.crd).filter(|crd| needs_cleanup(crd)) {
             let (name, uid) = (crd.metadata.name.clone(), crd.metadata.uid.clone());
             self.api.removal_queues().crds.add(CrdIdentity { name, uid });

@@ -33,7 +33,7 @@ use self::collection_feeds::CollectionFeeds;
 use self::foreign_owners::SuspectedReferences;
 use self::ownership_graph::OwnershipGraph;
 use super::runner::{Controller, run};
-use crate::observe::metrics::WorkQueueRegistry;
+use crate::observe::metrics::WorkQueueMetrics;
 use crate::rest::{ApiServer, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
@@ -82,12 +82,12 @@ impl fmt::Display for CollectorKey {
 
 impl GarbageCollector {
     /// A garbage collector that has to be run.
-    pub(super) fn new(api: &ApiServer, metrics: &WorkQueueRegistry) -> GarbageCollector {
+    pub(super) fn new(api: &ApiServer, metrics: Arc<WorkQueueMetrics>) -> GarbageCollector {
         GarbageCollector {
             api: api.clone(),
             graph: RefCell::default(),
             feeds: CollectionFeeds::new(api),
-            queue: WorkQueue::new(BACK_OFF, metrics.register("garbage_collector_attempt_to_delete")),
+            queue: WorkQueue::new(BACK_OFF, metrics),
             blocked: RefCell::default(),
             absent: RefCell::default(),
             suspected: SuspectedReferences::default(),

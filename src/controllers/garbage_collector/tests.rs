@@ -58,7 +58,8 @@ impl Store for HeldStore {
 
 /// Runs the garbage collector while `check` runs.
 async fn run_while(api: &ApiServer, check: impl Future<Output = ()>) {
-    let collector = std::rc::Rc::new(GarbageCollector::new(api, &WorkQueueRegistry::default()));
+    let collector =
+        std::rc::Rc::new(GarbageCollector::new(api, WorkQueueRegistry::default().register("garbage_collector")));
     let mut routes = RouteTable::default();
     routes.complete = true;
     api.set_routes(Published::fixed(routes));

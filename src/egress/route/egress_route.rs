@@ -19,12 +19,14 @@ use crate::tls::client::{ClientSettings, build_config, server_name};
 pub const CLUSTER: &str = "cluster";
 /// Selection for calls to control planes.
 pub const CONTROL_PLANE: &str = "controlplane";
+/// Selection for etcd.
+pub const ETCD: &str = "etcd";
 
 /// Selections used by the gateway's calls by default.
 pub const STANDARD_CALLS: [&str; 2] = [CLUSTER, CONTROL_PLANE];
 
 /// Standard selections, which need not be configured: without one the default route applies.
-const STANDARD_SELECTIONS: [&str; 3] = [CLUSTER, CONTROL_PLANE, "etcd"];
+const STANDARD_SELECTIONS: [&str; 3] = [CLUSTER, CONTROL_PLANE, ETCD];
 
 /// How destinations are dialed.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@ use super::lease::{LeaderElectionRecord, Lease, micro_time};
 
 /// A request for the Lease.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum LeaseRequest {
+pub enum LeaseRequest {
     /// Read it.
     Get,
     /// Create this Lease.
@@ -24,7 +24,7 @@ pub(super) enum LeaseRequest {
 
 /// Result of a request.
 #[derive(Debug)]
-pub(super) enum LeaseResponse {
+pub enum LeaseResponse {
     /// The Lease as stored now.
     Lease(Lease),
     /// The Lease does not exist.

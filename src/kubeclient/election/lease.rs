@@ -20,7 +20,7 @@ pub(super) struct LeaderElectionRecord {
 /// A Lease as read from the API server.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
-pub(super) struct Lease {
+pub struct Lease {
     metadata: Metadata,
     pub(super) spec: LeaderElectionRecord,
 }
@@ -33,7 +33,7 @@ struct Metadata {
 
 impl Lease {
     /// Parses a Lease. `None` if `text` is not one.
-    pub(super) fn parse(text: &[u8]) -> Option<Lease> {
+    pub fn parse(text: &[u8]) -> Option<Lease> {
         // A Go server writes empty fields as null, others omit them.
         let mut value: Value = serde_json::from_slice(text).ok()?;
         if let Some(Value::Object(spec)) = value.get_mut("spec") {
@@ -46,7 +46,7 @@ impl Lease {
     }
 
     /// The Lease's `resourceVersion`.
-    pub(super) fn resource_version(&self) -> &str {
+    pub fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }
 }

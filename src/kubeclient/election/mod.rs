@@ -15,9 +15,21 @@ use tokio::time::{sleep_until, timeout_at};
 use super::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Publisher, ShutdownPhase};
-use candidate::{Candidate, LeaseRequest, LeaseResponse, retry_delay};
-use lease::Lease;
-pub use lease::micro_time;
+use candidate::{Candidate, retry_delay};
+pub use candidate::{LeaseRequest, LeaseResponse};
+pub use lease::{Lease, micro_time};
+
+/// Where the Lease is.
+pub trait LeaseTarget {
+    /// The name of the server, for metrics.
+    fn server(&self) -> String;
+
+    /// Sends one request. A 404 is [`LeaseResponse::Missing`], a 409 [`LeaseResponse::Failed`].
+    ///
+    /// # Errors
+    /// Why it failed, for the log.
+    fn send(&self, settings: &Settings, request: &LeaseRequest) -> impl Future<Output = Result<LeaseResponse, String>>;
+}
 
 /// Settings of leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +94,7 @@ pub fn new_identity() -> String {
 /// Publishes whether this process leads, never for longer than `renew_deadline` after the last renewal. `health`
 /// records the result of each call.
 pub async fn stand(
-    client: Rc<Client>,
+    target: impl LeaseTarget,
     settings: Settings,
     leadership: Publisher<Leadership>,
     health: Arc<CallHealth>,
@@ -90,15 +102,15 @@ pub async fn stand(
 ) {
     let identity = leadership.reader().get().identity.clone();
     let candidate = Candidate::new(settings.clone(), identity, Instant::now());
-    let mut elector = LeaderElector { client, settings, candidate, leadership, health, last_failure: None };
+    let mut elector = LeaderElector { target, settings, candidate, leadership, health, last_failure: None };
     tokio::select! {
         () = elector.run() => {}
         () = drain.wait_for(ShutdownPhase::Leaving) => elector.release().await,
     }
 }
 
-struct LeaderElector {
-    client: Rc<Client>,
+struct LeaderElector<T> {
+    target: T,
     settings: Settings,
     candidate: Candidate,
     leadership: Publisher<Leadership>,
@@ -107,7 +119,7 @@ struct LeaderElector {
     last_failure: Option<String>,
 }
 
-impl LeaderElector {
+impl<T: LeaseTarget> LeaderElector<T> {
     async fn run(&mut self) {
         loop {
             self.attempt().await;
@@ -125,18 +137,20 @@ impl LeaderElector {
         while let Some(asked) = ask {
             let now = Instant::now();
             let leads_until = self.candidate.leads_until(now);
-            let (client, settings, health) = (self.client.clone(), self.settings.clone(), self.health.clone());
-            let mut sending = std::pin::pin!(send_recorded(&client, &settings, &health, &asked));
-            let response = match leads_until {
-                None => sending.await,
-                // Leadership ends at this time, even if the call takes longer.
-                Some(end) => match timeout_at(end.into(), &mut sending).await {
-                    Ok(response) => response,
-                    Err(_) => {
-                        self.publish();
-                        sending.await
-                    }
-                },
+            let response = {
+                let mut sending = std::pin::pin!(send_recorded(&self.target, &self.settings, &self.health, &asked));
+                match leads_until {
+                    None => sending.await,
+                    // Leadership ends at this time, even if the call takes longer.
+                    Some(end) => match timeout_at(end.into(), &mut sending).await {
+                        Ok(response) => response,
+                        Err(_) => {
+                            let (candidate, leadership) = (&self.candidate, &self.leadership);
+                            publish(candidate, leadership, &self.settings, &mut self.last_failure);
+                            sending.await
+                        }
+                    },
+                }
             };
             let response = response.unwrap_or_else(|why| {
                 self.log_failure(why);
@@ -147,27 +161,7 @@ impl LeaderElector {
     }
 
     fn publish(&mut self) {
-        let before = self.leadership.reader().get();
-        let leads = self.candidate.leads_until(Instant::now()).is_some();
-        let leader = self.candidate.leader().map(str::to_owned).filter(|leader| leads || *leader != before.identity);
-        let next = Leadership { identity: before.identity.clone(), is_leader: leads, leader };
-        if *before == next {
-            return;
-        }
-        match (before.is_leader, next.is_leader) {
-            (false, true) => {
-                tracing::info!(lease = self.settings.name, identity = next.identity, "acquired leadership")
-            }
-            (true, false) => tracing::warn!(lease = self.settings.name, "lost leadership"),
-            (false, false) if next.leader.is_some() => {
-                tracing::info!(lease = self.settings.name, leader = next.leader, "new leader elected");
-            }
-            _ => {}
-        }
-        if next.leader.is_some() {
-            self.last_failure = None;
-        }
-        self.leadership.publish(Arc::new(next));
+        publish(&self.candidate, &self.leadership, &self.settings, &mut self.last_failure);
     }
 
     fn log_failure(&mut self, why: String) {
@@ -181,7 +175,7 @@ impl LeaderElector {
         let release = self.candidate.release(Instant::now(), SystemTime::now());
         self.publish();
         let Some(release) = release else { return };
-        match send_recorded(&self.client, &self.settings, &self.health, &release).await {
+        match send_recorded(&self.target, &self.settings, &self.health, &release).await {
             Ok(LeaseResponse::Lease(_)) => tracing::info!("Lease released"),
             Ok(_) => {}
             Err(why) => tracing::warn!(why, "the Lease could not be released; it will expire"),
@@ -189,45 +183,79 @@ impl LeaderElector {
     }
 }
 
+/// Publishes and logs what changed for a candidate.
+fn publish(
+    candidate: &Candidate,
+    leadership: &Publisher<Leadership>,
+    settings: &Settings,
+    last_failure: &mut Option<String>,
+) {
+    let before = leadership.reader().get();
+    let leads = candidate.leads_until(Instant::now()).is_some();
+    let leader = candidate.leader().map(str::to_owned).filter(|leader| leads || *leader != before.identity);
+    let next = Leadership { identity: before.identity.clone(), is_leader: leads, leader };
+    if *before == next {
+        return;
+    }
+    match (before.is_leader, next.is_leader) {
+        (false, true) => tracing::info!(lease = settings.name, identity = next.identity, "acquired leadership"),
+        (true, false) => tracing::warn!(lease = settings.name, "lost leadership"),
+        (false, false) if next.leader.is_some() => {
+            tracing::info!(lease = settings.name, leader = next.leader, "new leader elected");
+        }
+        _ => {}
+    }
+    if next.leader.is_some() {
+        *last_failure = None;
+    }
+    leadership.publish(Arc::new(next));
+}
+
 /// Sends one request and records its result. The error is for the log.
 async fn send_recorded(
-    client: &Client,
+    target: &impl LeaseTarget,
     settings: &Settings,
     health: &CallHealth,
     ask: &LeaseRequest,
 ) -> Result<LeaseResponse, String> {
     let began = Instant::now();
-    let result = send(client, settings, ask).await;
+    let result = target.send(settings, ask).await;
     // The caller logs failures.
-    health.record_quietly(client.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
+    health.record_quietly(target.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
     result
 }
 
-async fn send(client: &Client, settings: &Settings, ask: &LeaseRequest) -> Result<LeaseResponse, String> {
-    let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", settings.namespace);
-    let one = format!("{all}/{}", settings.name);
-    let (method, path, body) = match ask {
-        LeaseRequest::Get => (Method::GET, one, None),
-        LeaseRequest::Create(object) => (Method::POST, all, Some(object)),
-        LeaseRequest::Update(object) => (Method::PUT, one, Some(object)),
-    };
-    let body = body.map(|object| Bytes::from(object.to_string()));
-    // Several requests and a pause must fit into the renew deadline.
-    let patience = settings.renew_deadline / 2;
-    let patience = CallPolicy {
-        attempt_timeout: patience,
-        total_timeout: patience,
-        max_attempts: 1,
-        initial_backoff: Duration::ZERO,
-    };
-    let answer = client.call(method, &path, body, patience, |_, _| {}).await.map_err(|error| error.to_string())?;
-    match answer.status {
-        404 => Ok(LeaseResponse::Missing),
-        // Another candidate was faster.
-        409 => Ok(LeaseResponse::Failed),
-        _ if answer.is_success() => Lease::parse(&answer.body)
-            .map(LeaseResponse::Lease)
-            .ok_or_else(|| "the API server's object is not a Lease".to_owned()),
-        _ => Err(answer.describe()),
+impl LeaseTarget for Rc<Client> {
+    fn server(&self) -> String {
+        Client::server(self)
+    }
+
+    async fn send(&self, settings: &Settings, request: &LeaseRequest) -> Result<LeaseResponse, String> {
+        let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", settings.namespace);
+        let one = format!("{all}/{}", settings.name);
+        let (method, path, body) = match request {
+            LeaseRequest::Get => (Method::GET, one, None),
+            LeaseRequest::Create(object) => (Method::POST, all, Some(object)),
+            LeaseRequest::Update(object) => (Method::PUT, one, Some(object)),
+        };
+        let body = body.map(|object| Bytes::from(object.to_string()));
+        // Several requests and a pause must fit into the renew deadline.
+        let patience = settings.renew_deadline / 2;
+        let patience = CallPolicy {
+            attempt_timeout: patience,
+            total_timeout: patience,
+            max_attempts: 1,
+            initial_backoff: Duration::ZERO,
+        };
+        let answer = self.call(method, &path, body, patience, |_, _| {}).await.map_err(|error| error.to_string())?;
+        match answer.status {
+            404 => Ok(LeaseResponse::Missing),
+            // Another candidate was faster.
+            409 => Ok(LeaseResponse::Failed),
+            _ if answer.is_success() => Lease::parse(&answer.body)
+                .map(LeaseResponse::Lease)
+                .ok_or_else(|| "the API server's object is not a Lease".to_owned()),
+            _ => Err(answer.describe()),
+        }
     }
 }

@@ -558,7 +558,7 @@ mod tests {
         storage.record(StoreOperation::Update, Duration::from_millis(6), false);
         storage.record(StoreOperation::Create, Duration::from_millis(1), true);
         metrics.storage().set_source(|| StorageStats {
-            file: "store.db".into(),
+            location: "store.db".into(),
             refusal: None,
             size: 40_960,
             revision: 20_000_000_000_000_012,

@@ -10,6 +10,8 @@ pub mod event_conversion;
 pub mod load;
 /// Merge strategies and keys, for strategic merge patches.
 pub mod merge_schema;
+/// Values that a kube-apiserver stored as protobuf.
+pub mod stored_protobuf;
 /// Kinds that are another view of what is stored.
 pub mod stored_version;
 

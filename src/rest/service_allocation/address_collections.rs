@@ -48,6 +48,7 @@ impl From<&Error> for AllocationError {
 
 /// The collections that addresses are in.
 pub(super) struct AddressCollections {
+    api: ApiServer,
     pub(super) services: ResourceCollection,
     pub(super) ip_addresses: ResourceCollection,
 }
@@ -61,6 +62,7 @@ impl AddressCollections {
             found.ok_or_else(|| Status::internal_error(format_args!("no {plural}")))
         };
         Ok(AddressCollections {
+            api: api.clone(),
             services: collection("", "services")?,
             ip_addresses: collection("networking.k8s.io", "ipaddresses")?,
         })
@@ -101,7 +103,10 @@ impl AddressCollections {
             };
             // Else it was deleted meanwhile.
             let Some(current) = current else { continue };
-            if self.is_in_use(&current, address).await.map_err(AllocationError::Store)? {
+            let is_own = owner_of(&current)
+                .is_some_and(|(namespace, name)| (&namespace, &name) == (&service.namespace, &service.name));
+            let is_reserved = !is_own && self.api.reservation_time_left(&current).is_some();
+            if is_reserved || self.is_in_use(&current, address).await.map_err(AllocationError::Store)? {
                 return Err(AllocationError::Taken("provided IP is already allocated"));
             }
             match self.ip_addresses.update(&key, current.revision(), value, None).await {

@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use kubeapi::Status;
 use serde_json::{Map, Value};
 use store::watch_cache::{Error, Stored, WatchEvent, WatchEventKind};
@@ -14,6 +16,10 @@ use crate::rest::api_server::ApiServer;
 use crate::rest::errors::unavailable;
 use crate::rest::service_allocator::{AllocationKey, ServiceName};
 use crate::work_queue::WorkQueue;
+
+/// How long the IPAddress of a Service that does not exist is kept where several servers share the store
+/// (`repairip.go`, `gracePeriod`).
+const RESERVATION_TIME: Duration = Duration::from_secs(60);
 
 impl ApiServer {
     /// The addresses and Services to compare.
@@ -26,7 +32,7 @@ impl ApiServer {
     /// # Errors
     /// The store cannot be read or written.
     pub(crate) async fn reconcile_all_allocations(&self) -> Result<(), Status> {
-        let AddressCollections { services, ip_addresses } = AddressCollections::new(self)?;
+        let AddressCollections { services, ip_addresses, .. } = AddressCollections::new(self)?;
         for collection in [&services, &ip_addresses] {
             collection.ensure_loaded().await.map_err(|error| unavailable(&error))?;
         }
@@ -80,6 +86,10 @@ impl ApiServer {
     async fn release_address(&self, address: IpAddr) -> Result<(), Status> {
         let collections = AddressCollections::new(self)?;
         let Some(current) = collections.ip_address(address).await? else { return Ok(()) };
+        if let Some(rest) = self.reservation_time_left(&current) {
+            self.allocation_queue().add_after(AllocationKey::Address(address), rest);
+            return Ok(());
+        }
         // After the IPAddress was read: a request that reserved it is finished, or its Service is seen.
         if self.service_allocator.state().pending_addresses.lock().contains(&address)
             || collections.is_in_use(&current, address).await?
@@ -93,6 +103,16 @@ impl ApiServer {
             Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(unavailable(&error)),
         }
+    }
+
+    /// How long an IPAddress may still be that of a request to another server, whose Service is not written yet. None if no
+    /// other server has the store.
+    pub(super) fn reservation_time_left(&self, ip_address: &Stored) -> Option<Duration> {
+        let created = ip_address.metadata().creation_timestamp.as_deref().filter(|_| self.settings.shares_store)?;
+        let age = Timestamp::now().duration_since(created.parse().ok()?);
+        // A clock may be behind.
+        let age = Duration::try_from(age).unwrap_or_default();
+        RESERVATION_TIME.checked_sub(age).filter(|rest| !rest.is_zero())
     }
 
     /// Creates the IPAddresses of a Service that do not exist.

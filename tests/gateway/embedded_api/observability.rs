@@ -144,7 +144,7 @@ async fn status_shows_store_objects_and_watches() {
     })
     .await;
     let storage = &report["storage"];
-    assert_eq!(storage["file"], api.environment.path("data/store.db").display().to_string());
+    assert_eq!(storage["location"], api.environment.path("data/store.db").display().to_string());
     assert!(storage["sizeBytes"].as_u64().unwrap() > 4096 && storage["revision"].as_u64().unwrap() >= 6, "{storage}");
     assert_eq!((&storage["compactedRevision"], &storage["refusal"]), (&json!(1), &json!("")));
     let find = |name: &str| {

@@ -26,7 +26,7 @@ pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use conversion_webhook::start_conversion_webhook;
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use echo_server::{ServerProtocol, start_echo_server};
-pub(crate) use etcd::{call_etcd, values_in_etcd};
+pub(crate) use etcd::{EtcdServer, call_etcd, values_in_etcd};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::{Gateway, LIKE_KUBE_APISERVER, register};
 pub(crate) use http::{CONNECT_FAILED, HttpResponse, HttpsEndpoint, plain_get, runtime};

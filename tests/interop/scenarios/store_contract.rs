@@ -7,25 +7,20 @@ mod contract;
 mod random_history;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use etcd_store::{ByteStream, Dial, EtcdStore, EtcdStoreSettings, LocalFuture};
 use http::Uri;
 // The contract takes its names from here.
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
-use rustix::process::Signal;
-use serde_json::json;
 use store::*;
 use tokio::net::TcpStream;
 
 use self::contract::{StoreUnderTest, assert_contract};
 use self::random_history::{assert_history, steps};
 use super::TestFn;
-use crate::environment::{Process, TestEnvironment, call_etcd, free_port, peer};
+use crate::environment::{EtcdServer, TestEnvironment};
 
 pub(super) const TESTS: &[(&str, TestFn)] = &[
     ("store contract: etcd keeps it", etcd_keeps_the_contract),
@@ -40,7 +35,7 @@ fn etcd_keeps_the_contract(environment: &TestEnvironment) {
     let number = std::cell::Cell::new(0);
     assert_contract(|| {
         number.set(number.get() + 1);
-        let etcd = EtcdServer::start(&directory, &format!("etcd-{}", number.get()));
+        let etcd = EtcdServer::start(&directory, &format!("etcd-{}", number.get()), &large_requests());
         let store = open_store(etcd.address);
         let compacted = store.clone();
         let compact = move |revision| {
@@ -56,60 +51,19 @@ fn random_histories_across_kills(environment: &TestEnvironment) {
     let mut runner = TestRunner::deterministic();
     for number in 0..HISTORIES {
         let steps = steps().new_tree(&mut runner).unwrap().current();
-        let mut etcd = EtcdServer::start(&directory, &format!("etcd-{number}"));
+        let mut etcd = EtcdServer::start(&directory, &format!("etcd-{number}"), &large_requests());
         assert_history(Arc::new(open_store(etcd.address)), steps, |store| {
             drop(store);
-            etcd.kill_and_restart();
+            etcd.kill();
+            etcd.restart();
             Arc::new(open_store(etcd.address))
         });
     }
 }
 
-/// An etcd with an empty folder.
-struct EtcdServer {
-    process: Process,
-    address: SocketAddr,
-    name: String,
-    directory: PathBuf,
-}
-
-impl EtcdServer {
-    fn start(directory: &Path, name: &str) -> EtcdServer {
-        let (process, address) = EtcdServer::spawn(directory, name);
-        EtcdServer { process, address, name: name.to_owned(), directory: directory.to_owned() }
-    }
-
-    fn spawn(directory: &Path, name: &str) -> (Process, SocketAddr) {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let peers = format!("http://127.0.0.1:{}", free_port());
-        let arguments = [
-            format!("--data-dir={}", directory.join(name).display()),
-            format!("--listen-client-urls=http://{address}"),
-            format!("--advertise-client-urls=http://{address}"),
-            format!("--listen-peer-urls={peers}"),
-            "--log-level=warn".to_owned(),
-            // A value of the largest size, its key and what is around them.
-            format!("--max-request-bytes={}", MAX_VALUE_BYTES + (64 << 10)),
-        ];
-        let mut process = Process::start(name, &peer("etcd"), arguments, directory);
-        process.wait_until(|| call_etcd(address, "kv/range", &json!({"key": BASE64.encode("/")})).map(drop));
-        (process, address)
-    }
-
-    fn kill_and_restart(&mut self) {
-        self.process.signal(Signal::KILL);
-        self.process.wait();
-        (self.process, self.address) = EtcdServer::spawn(&self.directory, &self.name);
-    }
-}
-
-/// Each server allocates 128 MB, and the contract starts one per property.
-impl Drop for EtcdServer {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(self.directory.join(&self.name));
-        }
-    }
+/// A value of the largest size, its key and what is around them.
+fn large_requests() -> Vec<String> {
+    vec![format!("--max-request-bytes={}", MAX_VALUE_BYTES + (64 << 10))]
 }
 
 /// Connects to etcd without TLS.
@@ -133,6 +87,7 @@ fn open_store(address: SocketAddr) -> EtcdStore {
         endpoints,
         root,
         compaction_interval: None,
+        is_read_only: false,
     })
     .unwrap()
 }

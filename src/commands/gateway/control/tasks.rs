@@ -4,6 +4,7 @@
 use std::pin::Pin;
 
 use crate::authenticate::service_accounts::{KeySet, KeySourceWatcher};
+use crate::commands::gateway::etcd_connections::{EtcdTls, EtcdTlsFiles};
 use crate::egress::{Dialer, EgressConfigFile, EgressRoutes};
 use crate::process::{Drain, FileErrors, OnFailure, Published, Publisher, WatchedFile, WatchedFileContent};
 use crate::registry::{ApiService, Delegate, SidecarUpstreams, UpstreamFiles};
@@ -101,4 +102,4 @@ macro_rules! followed {
     };
 }
 
-followed!(Delegate => ApiService, UpstreamFiles => SidecarUpstreams, EgressConfigFile => EgressRoutes, KeySourceWatcher => KeySet);
+followed!(Delegate => ApiService, UpstreamFiles => SidecarUpstreams, EgressConfigFile => EgressRoutes, EtcdTlsFiles => EtcdTls, KeySourceWatcher => KeySet);

@@ -7,22 +7,25 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use store::monotonic_clock;
 use store::watch_cache::{Collections, HistoryLimits, ResourceCollection};
-use store::{LocalStore, LocalStoreSettings, OpenError, StoreMonitor, monotonic_clock};
 
+use super::controller_election::{RunningElection, controller_election};
 use crate::authenticate::service_accounts::{
     RootCa, ServiceAccountAuthenticator, TokenIssuer, TokenObjects, TokenSettings,
 };
 use crate::commands::gateway::control::ControlTasks;
+use crate::commands::gateway::object_store::{ObjectStore, ObjectStoreMonitor, open_store};
 use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::config::gateway::{EmbeddedApiConfig, ServiceAccountConfig};
 use crate::controllers::Controllers;
+use crate::kubeclient::election::Leadership;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
-use crate::process::{Drain, HelpTopic, Problem, Problems, Published, ShutdownPhase, WatchedFile};
+use crate::process::{Drain, Problem, Problems, Published, ShutdownPhase, WatchedFile};
 use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
 use crate::rest::{ApiServer, LastUses, ServiceSettings};
@@ -40,31 +43,13 @@ pub(super) struct EmbeddedApi {
     pub(super) api: ApiServer,
     /// Its thread, which creates the first objects and drops old history.
     pub(super) thread: JoinHandle<()>,
-    pub(super) store: LocalStore,
+    pub(super) store: ObjectStore,
     /// The check of its store.
     pub(super) check: HealthCheck,
     /// Authenticates tokens of its ServiceAccounts.
     pub(super) tokens: Arc<ServiceAccountAuthenticator>,
-}
-
-/// Opens the store of `--embedded-api`; none without the flag.
-///
-/// # Errors
-/// The store is in use, damaged, or cannot be read or written.
-pub(super) fn open_store(config: &GatewayConfig) -> Result<Option<LocalStore>, Problem> {
-    let Some(embedded) = &config.embedded_api else { return Ok(None) };
-    if let Some(directory) = embedded.store_file.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
-    }
-    let settings =
-        LocalStoreSettings { synchronizes: embedded.synchronizes, ..LocalStoreSettings::new(&embedded.store_file) };
-    LocalStore::open(settings).map(Some).map_err(|error| store_problem(&error))
-}
-
-/// The problem of a store that cannot be opened.
-pub(super) fn store_problem(error: &OpenError) -> Problem {
-    let problem = Problem::new("--embedded-api", error);
-    if error.is_damage() { problem.with_help(HelpTopic::StoreDamaged) } else { problem }
+    /// Whether this gateway runs the controllers.
+    pub(super) leadership: Published<Leadership>,
 }
 
 /// Opens the store of `--embedded-api`, unless it is open, and starts its thread; none without the flag. When this
@@ -74,7 +59,7 @@ pub(super) fn store_problem(error: &OpenError) -> Problem {
 /// The store cannot be opened or written.
 pub(super) fn start_embedded_api(
     config: &GatewayConfig,
-    open: Option<LocalStore>,
+    open: Option<ObjectStore>,
     own: SocketAddr,
     egress: &EgressSettings,
     generated_ca: Option<&Path>,
@@ -85,12 +70,9 @@ pub(super) fn start_embedded_api(
     // A wall clock that jumps would drop the history.
     let clock = monotonic_clock();
     let refuse = |why: &dyn std::fmt::Display| Problem::new("--embedded-api", why);
-    let store = match open {
-        Some(store) => store,
-        None => open_store(config)?.ok_or_else(|| refuse(&"no store"))?,
-    };
-    let monitor = store.monitor().clone();
-    let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
+    let store = open_store(config, embedded, open, egress, tasks)?;
+    let monitor = store.monitor();
+    let collections = Collections::new(store.contract(), HistoryLimits::default(), clock);
     let mut settings = embedded.settings.clone();
     settings.services.listener = Some(own);
     let issuer = token_issuer(config, embedded, &settings.services, tasks)?;
@@ -109,11 +91,17 @@ pub(super) fn start_embedded_api(
     count_storage(metrics, monitor.clone(), &resources, api.clone());
     let root_ca = follow_root_ca(embedded.service_accounts.root_ca.as_deref().or(generated_ca), tasks)?;
     let (sender, created) = channel();
+    let (leadership, election) = controller_election(config);
+    let leads = leadership.clone();
     let enabled = embedded.controllers.clone();
     let (first, metrics, mut drain, verified) = (api.clone(), metrics.clone(), drain.clone(), tokens.clone());
     let thread = spawn_thread("embedded-api", async move || {
         let controllers = match Controllers::start(&first, root_ca, enabled, metrics.work_queues()).await {
             Ok(controllers) => controllers,
+            Err(status) => return drop(sender.send(Err(status))),
+        };
+        let election = match RunningElection::start(election, &first, &metrics, &drain) {
+            Ok(election) => election,
             Err(status) => return drop(sender.send(Err(status))),
         };
         let _ = sender.send(Ok(()));
@@ -122,7 +110,7 @@ pub(super) fn start_embedded_api(
             let notifier = notifier.clone();
             async move { notifier.run().await }
         });
-        tokio::task::spawn_local(controllers.run(notifier));
+        tokio::task::spawn_local(controllers.run(notifier, leads));
         // Before the first request for each. A resource that cannot be read is tried again by its requests.
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;
@@ -136,13 +124,14 @@ pub(super) fn start_embedded_api(
                     first.drop_idle_schemas();
                     verified.remove_expired();
                 }
-                () = drain.wait_for(ShutdownPhase::Draining) => return,
+                () = drain.wait_for(ShutdownPhase::Draining) => break,
             }
         }
+        election.released().await;
     })?;
     let created = created.recv().map_err(|_| refuse(&"its thread ended early"))?;
     created.map_err(|status| refuse(&status.message))?;
-    Ok(Some(EmbeddedApi { api, thread, store, check: store_check(monitor), tokens }))
+    Ok(Some(EmbeddedApi { api, thread, store, check: monitor.check(), tokens, leadership }))
 }
 
 /// What issues service account tokens, with keys that are followed.
@@ -233,7 +222,7 @@ fn stored_services(config: &GatewayConfig, api: &ApiServer) -> Option<StoredServ
 /// Counts the requests to the store, and has its state read by scrapes.
 fn count_storage(
     metrics: &Metrics,
-    monitor: StoreMonitor,
+    monitor: ObjectStoreMonitor,
     resources: &[(Arc<Resource>, ResourceCollection)],
     api: ApiServer,
 ) {
@@ -245,11 +234,11 @@ fn count_storage(
         let custom = api.custom_collections();
         let loaded = resources.iter().chain(&custom).filter(|(_, collection)| collection.is_loaded());
         StorageStats {
-            file: monitor.file().to_owned(),
+            location: monitor.location(),
             size: monitor.size(),
             revision: monitor.revision(),
             compacted: monitor.compacted(),
-            refusal: monitor.refusal().map(|error| error.to_string()),
+            refusal: monitor.refusal(),
             unenforced_crds: api.unenforced_crds(),
             unenforced_kinds: api.unenforced_kinds(),
             resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
@@ -270,18 +259,12 @@ fn resource_stats(resource: &Resource, collection: &ResourceCollection) -> Resou
     }
 }
 
-/// The check of the store. The name is kube-apiserver's (`k8s.io/apiserver/pkg/server/options/etcd.go`).
-fn store_check(monitor: StoreMonitor) -> HealthCheck {
-    HealthCheck::with_note("etcd", move || match (monitor.is_closed(), monitor.refusal()) {
-        (true, _) => Err("the store has ended".to_owned()),
-        // Reads and watches go on.
-        (false, Some(_)) => Ok(Some("the last write was refused".into())),
-        (false, None) => Ok(None),
-    })
-}
-
 /// The store as the source of the registry; none if the collections cannot be made.
-pub(super) fn embedded_registry(config: &GatewayConfig, api: &ApiServer) -> Option<EmbeddedRegistry> {
+pub(super) fn embedded_registry(
+    config: &GatewayConfig,
+    api: &ApiServer,
+    leadership: Published<Leadership>,
+) -> Option<EmbeddedRegistry> {
     let settings = config.embedded_api.as_ref()?.settings.validation.registry.clone();
     let collection = |group: &str, plural: &str| api.builtin_collection(group, plural);
     let objects = StoredObjects {
@@ -290,7 +273,7 @@ pub(super) fn embedded_registry(config: &GatewayConfig, api: &ApiServer) -> Opti
         endpoint_slices: collection("discovery.k8s.io", "endpointslices")?,
         notifier: api.collections().notifier(),
     };
-    Some(EmbeddedRegistry { objects, settings })
+    Some(EmbeddedRegistry { objects, settings, leadership })
 }
 
 /// Waits until the routes of the stored APIServices are published, so that no request for them is answered with 404

@@ -6,7 +6,6 @@ use rustls_pki_types::UnixTime;
 use store::check_store_file;
 
 use super::backend_files::{BackendFiles, ReadPurpose};
-use super::embedded_api::store_problem;
 use super::findings::ReadableFiles;
 use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::AuthenticationConfigFile;
@@ -14,6 +13,8 @@ use crate::authenticate::{RequestHeaderConfig, StaticTokens, TokenFile};
 use crate::authorize::rbac_proxy::{RbacProxyRules, RulesFile};
 use crate::authorize::{self, PolicyFile, RbacPolicy};
 use crate::commands::gateway::audit_setup::AuditFiles;
+use crate::commands::gateway::etcd_connections::EtcdTlsFiles;
+use crate::commands::gateway::object_store::store_problem;
 use crate::commands::gateway::review_thread::Kubeconfigs;
 use crate::commands::gateway::settings;
 use crate::commands::store::check_content as check_store_content;
@@ -139,11 +140,14 @@ impl GatewayFiles {
         let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
         let admin_token = problems.collect(admin_token.transpose()).flatten();
         let egress = problems.collect(egress_routes(config));
-        let store = config.embedded_api.as_ref().map(|embedded| check_store_file(&embedded.store_file));
+        let store_file = config.embedded_api.as_ref().and_then(|embedded| embedded.store.file());
+        let store = store_file.map(check_store_file);
         let is_whole = problems.collect(store.transpose().map_err(|error| store_problem(&error))).is_some();
-        if let (ReadPurpose::Check, true, Some(embedded)) = (purpose, is_whole, &config.embedded_api) {
-            problems.collect(check_store_content(&embedded.store_file));
+        if let (ReadPurpose::Check, true, Some(file)) = (purpose, is_whole, store_file) {
+            problems.collect(check_store_content(file));
         }
+        let etcd = config.embedded_api.as_ref().and_then(|embedded| embedded.store.etcd());
+        problems.collect(etcd.map(EtcdTlsFiles::open).transpose());
         let service_accounts = config.embedded_api.as_ref().map(|embedded| embedded.service_accounts.keys.check());
         problems.collect(service_accounts.transpose());
         let control_planes = problems.collect(control_planes(purpose, config)).flatten();

@@ -11,7 +11,7 @@ use crate::config::GatewayConfig;
 use crate::kinds::ValidationSettings;
 use crate::process::Drain;
 use crate::resources::catalog::ResourceCatalog;
-use crate::rest::{ApiServer, ApiServerSettings, DisabledPlugins, ServiceSettings};
+use crate::rest::{ApiServer, ApiServerSettings, DEFAULT_KEY_ROOT, DisabledPlugins, ServiceSettings};
 
 /// Number of changes that are kept for watches.
 const MAX_CHANGES: usize = 1024;
@@ -28,6 +28,9 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
     let store = MemoryStore::starting_at(system_clock()(), MAX_CHANGES);
     let collections = Collections::new(Arc::new(store), HISTORY_LIMITS, monotonic_clock());
     let settings = ApiServerSettings {
+        key_root: DEFAULT_KEY_ROOT.into(),
+        shares_store: false,
+        is_read_only: false,
         event_ttl: Duration::ZERO,
         min_request_timeout: MIN_REQUEST_TIMEOUT,
         catalog: Arc::new(ResourceCatalog::of_generated(!DelegateScope::new(config).apiservices, delegation)),

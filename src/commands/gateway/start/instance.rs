@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use store::LocalStore;
-
 use super::access::access_control;
 use super::certificates::{Certificates, publish_serving};
 use super::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
@@ -16,6 +14,7 @@ use super::health::{health_endpoints, informer_check, readiness_checks, start_ch
 use super::routing::{RegistryObjects, Routing};
 use crate::commands::gateway::control::{ControlTasks, ControlThread};
 use crate::commands::gateway::handshake_log::HandshakeLog;
+use crate::commands::gateway::object_store::ObjectStore;
 use crate::commands::gateway::request_policy::RequestPolicy;
 use crate::commands::gateway::review_thread::DelegatedAuth;
 use crate::commands::gateway::settings::EgressSettings;
@@ -47,7 +46,7 @@ pub(super) struct InstanceInputs {
     /// The prefix that clients put before its paths.
     pub(super) path_prefix: Option<Arc<str>>,
     /// The store of the embedded API server, if it is open already.
-    pub(super) store: Option<LocalStore>,
+    pub(super) store: Option<ObjectStore>,
     pub(super) tasks: ControlTasks,
     pub(super) threads: TaskThreads,
     pub(super) drain: Drain,
@@ -60,7 +59,7 @@ pub(super) struct Instance {
     pub(super) file_errors: FileErrors,
     pub(super) health: Vec<HealthChecks>,
     /// The store of the embedded API server and its thread.
-    pub(super) store: Option<(LocalStore, JoinHandle<()>)>,
+    pub(super) store: Option<(ObjectStore, JoinHandle<()>)>,
 }
 
 impl Instance {
@@ -114,7 +113,8 @@ impl Instance {
                 Ok(()) => {}
             }
         }
-        let objects = match embedded_registry(config, &api) {
+        let leadership = embedded.as_ref().map(|embedded| embedded.leadership.clone());
+        let objects = match leadership.and_then(|leadership| embedded_registry(config, &api, leadership)) {
             Some(registry) => RegistryObjects::Stored(registry),
             None => RegistryObjects::Generated(api.publisher("apiregistration.k8s.io", "v1", "apiservices")),
         };

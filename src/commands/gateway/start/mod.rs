@@ -4,6 +4,7 @@ mod access;
 mod backend_files;
 mod certificates;
 mod control_plane;
+mod controller_election;
 mod embedded_api;
 mod files;
 mod findings;
@@ -23,12 +24,12 @@ pub(in crate::commands) use self::files::prepare;
 
 use self::certificates::Certificates;
 use self::control_plane::ControlPlaneBuilder;
-use self::embedded_api::open_store;
 use self::instance::{Instance, InstanceInputs};
 use self::workers::Listeners;
 use super::control::ControlTasks;
 use super::control_planes::{ControlPlanesThread, StartControlPlane};
 use super::gateway_handle::{GatewayHandle, ShutdownHandles};
+use super::object_store::open_file_store;
 use super::request_observers::RequestObservers;
 use super::settings::EgressSettings;
 use super::state::GatewayState;
@@ -61,7 +62,7 @@ pub fn start(
     let listeners = Listeners::bind(config)?;
     let address = listeners.address;
     let admin_socket = config.observability.admin_address.map(AdminSocket::bind).transpose()?;
-    let store = open_store(config)?;
+    let store = open_file_store(config)?;
     let identity = files.instance.backends.identity.take();
     let certificates =
         Certificates::load(config, address, &mut files.instance.serving, identity, key_type, &mut tasks)?;
@@ -169,7 +170,10 @@ fn log_addresses(config: &GatewayConfig, address: SocketAddr, admin: Option<Sock
         tracing::info!(path = %path.display(), "administrator kubeconfig");
     }
     if let Some(embedded) = &config.embedded_api {
-        tracing::info!(file = %embedded.store_file.display(), "objects are stored");
+        match embedded.store.file() {
+            Some(file) => tracing::info!(file = %file.display(), "objects are stored"),
+            None => tracing::info!("objects are stored in etcd"),
+        }
         if let Some(path) = kubeconfig {
             let path = path.display();
             tracing::info!("try: kubectl --kubeconfig {path} create configmap hello --from-literal=a=b");

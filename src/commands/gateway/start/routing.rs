@@ -85,7 +85,7 @@ impl Routing {
             directory,
             cluster,
             embedded: stored,
-            election: config.backends.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
+            election: config.backends.election.clone(),
             publisher: registry_publisher,
             threads: threads.clone(),
             availability: availability.clone(),

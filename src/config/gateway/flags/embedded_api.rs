@@ -19,6 +19,33 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "SQLite file with the objects of --embedded-api (default store.db in --data-dir)",
         ),
         Flag::new(
+            "etcd-servers",
+            FlagKind::List("URL"),
+            "",
+            "Members of an etcd (https://10.0.0.1:2379) with the objects of --embedded-api, in place of a file. Several gateways can share one: all serve, and one of them runs the controllers",
+        ),
+        Flag::new("etcd-prefix", FlagKind::Text("PREFIX"), "/registry", "What all keys in etcd begin with"),
+        Flag::new(
+            "etcd-cafile",
+            FlagKind::File,
+            "",
+            "PEM certificates of the authorities of etcd's serving certificates; followed (default: those of the system)",
+        ),
+        Flag::new("etcd-certfile", FlagKind::File, "", "PEM client certificate for etcd; followed"),
+        Flag::new("etcd-keyfile", FlagKind::File, "", "PEM private key of --etcd-certfile; followed"),
+        Flag::new(
+            "etcd-compaction-interval",
+            FlagKind::Duration,
+            "5m",
+            "Interval at which the history of etcd is discarded, by one of all API servers that use it; 0 leaves that to others",
+        ),
+        Flag::new(
+            "etcd-access",
+            FlagKind::Choice(&["read-write", "read-only"]),
+            "read-write",
+            "With read-only nothing is written to etcd, and requests that would are refused: for the etcd of a kube-apiserver, beside it",
+        ),
+        Flag::new(
             "runtime-config",
             FlagKind::List("KEY=BOOL"),
             "",

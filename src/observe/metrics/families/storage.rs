@@ -1,7 +1,6 @@
 //! Metrics of the embedded API server's store and watch cache, under the names of kube-apiserver's etcd client and cacher
 //! (`k8s.io/apiserver/pkg/storage/etcd3/metrics`, `pkg/storage/cacher/metrics`).
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,9 +23,9 @@ const OPERATIONS: [&str; 4] = ["create", "delete", "list", "update"];
 /// State of the store, read when metrics are rendered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageStats {
-    /// The file.
-    pub file: PathBuf,
-    /// Size of the file and its log in bytes.
+    /// The file, or the addresses of etcd.
+    pub location: String,
+    /// Size of the file with its log, or of etcd's database, in bytes.
     pub size: u64,
     /// Revision of the last change.
     pub revision: u64,

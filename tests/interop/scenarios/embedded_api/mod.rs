@@ -6,6 +6,7 @@ mod custom_resources;
 mod extension_server;
 mod extension_servers_alone;
 mod gateways_elect;
+mod gateways_on_etcd;
 mod helm;
 mod kind_requests;
 mod kube_controller_manager;
@@ -43,6 +44,8 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
 ];
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("embedded API: etcd: two gateways share one", gateways_on_etcd::two_gateways_share_an_etcd),
+    ("embedded API: etcd: that of a kube-apiserver is read", gateways_on_etcd::reads_the_etcd_of_a_kube_apiserver),
     ("embedded API: requests: objects", |environment| compare_requests(environment, "objects.http", "objects", &[])),
     ("embedded API: requests: patches", |environment| compare_requests(environment, "patches.http", "patches", &[])),
     ("embedded API: requests: deletions", |environment| {
