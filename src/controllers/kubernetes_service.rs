@@ -2,8 +2,9 @@
 //! (`pkg/controlplane/controller/kubernetesservice`, `pkg/controlplane/reconcilers`).
 //!
 //! The Service is created if there is none, and is otherwise left alone. Its Endpoints and EndpointSlice are kept at the
-//! address of this server: no other server uses the store.
+//! address of this server; where several have the store, at that of the leader.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(super) struct KubernetesServiceController {
     endpoint_slices: ResourceCollection,
     /// Where this server is reached; none if it does not listen.
     address: Option<SocketAddr>,
+    /// Whether this server has begun to lead and has not written its port yet.
+    is_starting: Cell<bool>,
     queue: WorkQueue<&'static str>,
 }
 
@@ -60,9 +63,10 @@ impl KubernetesServiceController {
             endpoints: builtin_collection(api, "", "endpoints")?,
             endpoint_slices: builtin_collection(api, "discovery.k8s.io", "endpointslices")?,
             address: api.settings().services.public_address(),
+            is_starting: Cell::new(false),
             queue: WorkQueue::new(BACK_OFF, metrics.register("kubernetes_service")),
         };
-        if let Err(status) = controller.sync(true).await {
+        if let Err(status) = controller.create().await {
             tracing::warn!("Service {NAMESPACE}/{NAME} not created, tried again: {}", status.message);
             controller.queue.add(NAME);
         }
@@ -91,8 +95,20 @@ impl KubernetesServiceController {
                 event.object.as_ref().is_some_and(|object| object.namespace() == NAMESPACE && object.name() == NAME)
             }
         };
+        if matches!(event, FeedEvent::Started) && self.api.settings().shares_store {
+            // Another server had its own port there.
+            self.is_starting.set(true);
+        }
         if is_of_key && self.address.is_some() {
             self.queue.add(NAME);
+        }
+    }
+
+    /// Creates what is missing at the start. Where several servers have the store, the leader writes the endpoints.
+    async fn create(&self) -> Result<(), Status> {
+        match self.address.filter(|_| self.api.settings().shares_store) {
+            Some(address) => self.ensure_service(address).await,
+            None => self.sync(true).await,
         }
     }
 
@@ -224,7 +240,12 @@ impl Controller for KubernetesServiceController {
     }
 
     async fn reconcile(&self, _: &&'static str) -> Result<(), Status> {
-        self.sync(false).await
+        let is_starting = self.is_starting.take();
+        let synced = self.sync(is_starting).await;
+        if synced.is_err() {
+            self.is_starting.set(is_starting);
+        }
+        synced
     }
 }
 

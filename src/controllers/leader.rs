@@ -25,7 +25,7 @@ use crate::observe::metrics::{WorkQueueMetrics, WorkQueueRegistry};
 use crate::process::Published;
 use crate::rest::ApiServer;
 
-/// How a controller ended, which it does by a panic alone.
+/// How a task of the controllers ended: by a panic alone.
 pub(super) type LeaderEnd = Option<Result<(), JoinError>>;
 
 /// The controllers of the leader.
@@ -104,8 +104,10 @@ impl LeaderControllers {
                 () = lost => {}
                 ended = tasks.join_next() => return ended,
             }
-            // A write in flight may still happen: each has the revision that it replaces.
+            // A write in flight may still happen: each has the revision that it replaces, or creates what must not exist.
             tasks.shutdown().await;
+            // Even if this server leads again: keys that were being reconciled have no worker any more.
+            self.set_queues_open(false);
             collector.queue().set_open(false);
         }
     }

@@ -17,6 +17,7 @@ use super::{builtin_collection, read_latest};
 use crate::conversion::stored_object;
 use crate::kinds::prepare_new_api_service;
 use crate::observe::metrics::WorkQueueRegistry;
+use crate::resources::custom::Crd;
 use crate::rest::{ApiServer, new_object, unavailable};
 use crate::work_queue::{BackOff, WorkQueue};
 
@@ -69,6 +70,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct LocalApiServiceController {
     api: ApiServer,
     api_services: ResourceCollection,
+    crds: ResourceCollection,
     queue: WorkQueue<String>,
 }
 
@@ -78,7 +80,8 @@ impl LocalApiServiceController {
     pub(super) fn new(api: &ApiServer, metrics: &WorkQueueRegistry) -> Result<LocalApiServiceController, Status> {
         let api_services = builtin_collection(api, "apiregistration.k8s.io", "apiservices")?;
         let queue = WorkQueue::new(BackOff { initial: PAUSE, max: PAUSE }, metrics.register("autoregister"));
-        Ok(LocalApiServiceController { api: api.clone(), api_services, queue })
+        let crds = builtin_collection(api, "apiextensions.k8s.io", "customresourcedefinitions")?;
+        Ok(LocalApiServiceController { api: api.clone(), api_services, crds, queue })
     }
 
     /// Brings all Local APIServices up to date: those of served groups, and those of an earlier start.
@@ -117,6 +120,9 @@ impl LocalApiServiceController {
             return Ok(true);
         }
         let (key, current) = read_latest(&self.api_services, "", name).await?;
+        if self.is_ahead_of_catalog(name, served.as_ref(), current.is_some()) {
+            return Ok(true);
+        }
         let written = match (current, served) {
             (None, None) => return Ok(true),
             (None, Some(served)) => {
@@ -150,6 +156,26 @@ impl LocalApiServiceController {
             Err(Error::Conflict { .. }) => Ok(false),
             Err(error) => Err(unavailable(&error)),
         }
+    }
+}
+
+impl LocalApiServiceController {
+    /// Whether another server already made or removed an APIService, because the definitions of the store changed, and the
+    /// catalog of this one does not have that yet. Two servers would create and delete it in turn.
+    fn is_ahead_of_catalog(&self, name: &str, served: Option<&ServedVersion>, exists: bool) -> bool {
+        let is_builtin = served.is_some_and(|served| !served.is_custom);
+        if !self.api.settings().shares_store || is_builtin || served.is_some() == exists {
+            return false;
+        }
+        let defines = |crd: &Crd| {
+            let mut served = crd.spec.versions.iter().filter(|version| version.served);
+            crd.has_condition("Established")
+                && served.any(|version| api_service_name(&crd.spec.group, &version.name) == name)
+        };
+        let snapshot = self.crds.snapshot();
+        let is_defined =
+            snapshot.range(self.crds.prefix(), None).any(|stored| Crd::read(stored).is_ok_and(|crd| defines(&crd)));
+        is_defined == exists
     }
 }
 

@@ -126,16 +126,19 @@ impl Controllers {
     fn spawn_everywhere(&self, tasks: &mut JoinSet<()>, notifier: &Notifier) {
         let crds = self.crds.clone();
         spawn_feed(tasks, notifier, self.crds.collection(), move |_| crds.observe());
-        let services = self.local_api_services.clone();
-        spawn_feed(tasks, notifier, self.local_api_services.collection(), move |event| services.observe(event));
         for (number, collection) in self.policy.collections().enumerate() {
             let policy = self.policy.clone();
             spawn_feed(tasks, notifier, collection, move |event| policy.observe(number, event));
         }
         spawn_run(tasks, &self.crds);
+        if self.api.settings().is_read_only {
+            return;
+        }
+        let services = self.local_api_services.clone();
+        spawn_feed(tasks, notifier, self.local_api_services.collection(), move |event| services.observe(event));
+        spawn_run(tasks, &self.local_api_services);
         if let Some(controller) = &self.bootstrap_objects {
             spawn_run(tasks, controller);
-            spawn_run(tasks, &self.local_api_services);
         }
     }
 }

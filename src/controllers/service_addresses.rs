@@ -22,7 +22,10 @@ impl ServiceAddressController {
     /// # Errors
     /// The store cannot be read or written.
     pub(super) async fn start(api: &ApiServer) -> Result<ServiceAddressController, Status> {
-        api.reconcile_all_allocations().await?;
+        // Where others have the store, the leader does so by its feeds.
+        if !api.settings().shares_store {
+            api.reconcile_all_allocations().await?;
+        }
         Ok(ServiceAddressController {
             api: api.clone(),
             services: builtin_collection(api, "", "services")?,

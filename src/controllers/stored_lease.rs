@@ -32,7 +32,8 @@ impl StoredLeases {
                 self.0.create(&key, value, None).await
             }
             (LeaseRequest::Update(lease), Some(current)) => {
-                if lease["metadata"]["resourceVersion"] != current.revision().to_string() {
+                let revision = current.revision().to_string();
+                if lease["metadata"]["resourceVersion"].as_str() != Some(&*revision) {
                     return Ok(LeaseResponse::Failed);
                 }
                 let mut object = stored_object(&current).await?;
@@ -58,7 +59,9 @@ impl LeaseTarget for StoredLeases {
     async fn send(&self, settings: &Settings, request: &LeaseRequest) -> Result<LeaseResponse, String> {
         // Several requests and a pause must fit into the renew deadline.
         let response = tokio::time::timeout(settings.renew_deadline / 2, self.respond(settings, request)).await;
-        response.map_err(|_| "etcd does not answer".to_owned())?.map_err(|status| status.message)
+        response
+            .map_err(|_| "no answer of etcd within half of the renew deadline".to_owned())?
+            .map_err(|status| status.message)
     }
 }
 

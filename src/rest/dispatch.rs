@@ -108,10 +108,9 @@ impl ApiServer {
     }
 }
 
-/// Whether a request writes. A token is issued without a write, and `exec` creates nothing.
+/// Whether a request writes. `exec` creates nothing. A token is not stored, and yet a kube-apiserver's admission decides.
 fn writes(verb: &str, subresource: &str) -> bool {
-    let reads = ["get", "list", "watch"].contains(&verb);
-    !reads && subresource != "token" && !CONNECT_SUBRESOURCES.contains(&subresource)
+    !["get", "list", "watch"].contains(&verb) && !CONNECT_SUBRESOURCES.contains(&subresource)
 }
 
 /// 403: nothing is written to the etcd of a kube-apiserver, whose admission would not be asked.

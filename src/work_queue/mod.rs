@@ -85,11 +85,12 @@ enum KeyPhase {
     Delayed {
         until: Instant,
     },
-    /// `retries_soon`: as of [`WorkQueue::retry_soon`].
+    /// `retries_soon`: as of [`WorkQueue::retry_soon`]; `added_for`: as of [`WorkQueue::add_after`].
     Running {
         began: std::time::Instant,
         is_added_again: bool,
         retries_soon: bool,
+        added_for: Option<Instant>,
     },
 }
 
@@ -134,12 +135,18 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         self.note_change(state);
     }
 
-    /// Adds a key after a pause, unless it is in the queue.
+    /// Adds a key after a pause. One that is being reconciled is added when that has succeeded; one that waits keeps its turn.
     pub fn add_after(&self, key: K, pause: Duration) {
         let mut guard = self.0.state.lock();
         let (state, until) = (&mut *guard, Instant::now() + pause);
-        if !state.is_open || state.keys.contains_key(&key) {
-            return;
+        match state.keys.get_mut(&key).map(|queued| &mut queued.phase) {
+            Some(KeyPhase::Running { added_for, .. }) => {
+                *added_for = Some(added_for.map_or(until, |earlier| earlier.min(until)));
+                return;
+            }
+            Some(_) => return,
+            None if !state.is_open => return,
+            None => {}
         }
         state.keys.insert(key.clone(), QueuedKey { phase: KeyPhase::Delayed { until }, ..QueuedKey::ready(until) });
         state.delayed.insert((until, key));
@@ -263,7 +270,7 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
                 _ => now,
             };
             self.0.metrics.record_start(now.saturating_duration_since(since), began);
-            queued.phase = KeyPhase::Running { began, is_added_again: false, retries_soon: false };
+            queued.phase = KeyPhase::Running { began, is_added_again: false, retries_soon: false, added_for: None };
         }
         self.note_change(state);
         Ok(key)
@@ -274,7 +281,7 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
         let mut guard = self.0.state.lock();
         let (state, now) = (&mut *guard, Instant::now());
         let Some(queued) = state.keys.get_mut(key) else { return };
-        let KeyPhase::Running { began, is_added_again, retries_soon } = queued.phase else { return };
+        let KeyPhase::Running { began, is_added_again, retries_soon, added_for } = queued.phase else { return };
         self.0.metrics.record_end(began, result.is_err());
         match (&result, queued.failing_since) {
             (Ok(()), Some(since)) => drop(state.failing.remove(&(since, key.clone()))),
@@ -291,6 +298,11 @@ impl<K: Clone + Ord + Hash + Display> WorkQueue<K> {
             }
             Ok(()) => {
                 state.keys.remove(key);
+                if let Some(until) = added_for {
+                    let queued = QueuedKey { phase: KeyPhase::Delayed { until }, ..QueuedKey::ready(until) };
+                    state.keys.insert(key.clone(), queued);
+                    state.delayed.insert((until, key.clone()));
+                }
                 self.0.finished.notify_waiters();
             }
             Err(status) => {
@@ -380,6 +392,52 @@ mod tests {
         queue.wait_until_finished(vec!["a".to_owned()]).await;
         queue.add("a".to_owned());
         assert!(!queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_is_added_after_a_pause_also_by_its_own_work() {
+        let (queue, began) = (queue(), Instant::now());
+        let attempts = RefCell::new(Vec::new());
+        queue.add_after("a".to_owned(), Duration::from_secs(5));
+        let attempt = |key: String| {
+            attempts.borrow_mut().push(began.elapsed().as_secs());
+            if attempts.borrow().len() < 3 {
+                queue.add_after(key.clone(), Duration::from_secs(100));
+                queue.add_after(key, Duration::from_secs(10));
+            }
+            async { Ok(()) }
+        };
+        run_for(Duration::from_secs(60), queue.run(attempt)).await;
+        assert_eq!(*attempts.borrow(), [5, 15, 25]);
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closed_queue_has_no_keys_and_takes_none() {
+        let queue = queue();
+        for key in ["a", "b"] {
+            queue.add(key.to_owned());
+        }
+        queue.add_after("c".to_owned(), Duration::from_secs(1));
+        // A worker that is dropped while it has a key.
+        run_for(Duration::from_secs(1), queue.run(|_| std::future::pending())).await;
+        queue.set_open(false);
+        assert!(queue.is_empty());
+        queue.wait_until_finished(vec!["a".to_owned()]).await;
+        queue.add("a".to_owned());
+        queue.add_after("c".to_owned(), Duration::from_secs(1));
+        assert!(queue.is_empty());
+        let stats = queue.0.metrics.stats();
+        assert_eq!((stats.queued, stats.running, stats.failing), (0, 0, 0));
+        queue.set_open(true);
+        let done = RefCell::new(Vec::new());
+        queue.add("a".to_owned());
+        let attempt = |key: String| {
+            done.borrow_mut().push(key);
+            async { Ok(()) }
+        };
+        run_for(Duration::from_secs(1), queue.run(attempt)).await;
+        assert_eq!(*done.borrow(), ["a"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use narthex::observe::audit::AuditAnnotations;
 use narthex::observe::metrics::WorkQueueRegistry;
 use narthex::process::{Drain, Published};
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
-use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, ServiceSettings};
+use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, DEFAULT_KEY_ROOT, FailedRequest, ServiceSettings};
 use narthex::route::Dealer;
 use narthex::tls::ClientTrust;
 use serde_json::Value;
@@ -358,6 +358,9 @@ fn stored_object_requests() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
     let settings = ApiServerSettings {
+        key_root: DEFAULT_KEY_ROOT.into(),
+        shares_store: false,
+        is_read_only: false,
         event_ttl: Duration::from_secs(60),
         min_request_timeout: Duration::from_secs(60),
         request_timeout: Duration::from_secs(60),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
+use store::Prefix;
 
 use crate::config::parser::FlagParser;
 use crate::tls::PairFiles;
@@ -105,6 +106,8 @@ pub(super) fn object_store(parser: &mut FlagParser<'_>, data_dir: &Path) -> Obje
     }
     if prefix == "/" {
         parser.add_problem("etcd-prefix", "must not be empty: the keys of others would be read");
+    } else if let Err(why) = Prefix::parse(&format!("{prefix}/")) {
+        parser.add_problem("etcd-prefix", why);
     }
     if servers.is_empty() {
         parser.add_problem(servers_flag, "must name at least one server");

@@ -16,8 +16,8 @@ pub fn read_stored_protobuf(stored: &Bytes) -> Option<Bytes> {
         return None;
     }
     let envelope = read_envelope(stored).ok()?;
-    let (group, version) = envelope.api_version.rsplit_once('/').unwrap_or(("", &envelope.api_version));
-    let kind = builtin_kinds().find_kind(group, version, &envelope.kind)?;
+    let (group, version) = envelope.api_version.rsplit_once('/').unwrap_or(("", envelope.api_version));
+    let kind = builtin_kinds().find_kind(group, version, envelope.kind)?;
     let message = kind.version.message()?;
     let mut value = decode_object(&builtin_kinds().messages, message, &envelope).ok()?;
     set_defaults(&builtin_kinds().messages, message, &mut value);

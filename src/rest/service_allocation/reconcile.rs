@@ -77,16 +77,20 @@ impl ApiServer {
     /// The store cannot be read or written.
     pub(crate) async fn reconcile_allocation(&self, key: &AllocationKey) -> Result<(), Status> {
         match key {
-            AllocationKey::Address(address) => self.release_address(*address).await,
+            AllocationKey::Address(address) => self.release_address(*address, None).await,
             AllocationKey::Service(service) => self.repair_service(service).await,
         }
     }
 
-    /// Deletes the IPAddress of an address that no Service has.
-    async fn release_address(&self, address: IpAddr) -> Result<(), Status> {
+    /// Deletes the IPAddress of an address that no Service has, at once if it is that of `released`, a Service that is replaced
+    /// or deleted.
+    async fn release_address(&self, address: IpAddr, released: Option<&ServiceName>) -> Result<(), Status> {
         let collections = AddressCollections::new(self)?;
         let Some(current) = collections.ip_address(address).await? else { return Ok(()) };
-        if let Some(rest) = self.reservation_time_left(&current) {
+        let owner = owner_of(&current).map(|(namespace, name)| ServiceName { namespace, name });
+        if released.is_none_or(|released| owner.as_ref() != Some(released))
+            && let Some(rest) = self.reservation_time_left(&current)
+        {
             self.allocation_queue().add_after(AllocationKey::Address(address), rest);
             return Ok(());
         }
@@ -105,8 +109,8 @@ impl ApiServer {
         }
     }
 
-    /// How long an IPAddress may still be that of a request to another server, whose Service is not written yet. None if no
-    /// other server has the store.
+    /// How long an IPAddress may still be that of a request to another server, whose Service is not written yet. None when that
+    /// time is over, and if no other server has the store.
     pub(super) fn reservation_time_left(&self, ip_address: &Stored) -> Option<Duration> {
         let created = ip_address.metadata().creation_timestamp.as_deref().filter(|_| self.settings.shares_store)?;
         let age = Timestamp::now().duration_since(created.parse().ok()?);
@@ -150,7 +154,7 @@ impl ApiServer {
         before.node_ports.retain(|port| !ports.contains(port));
         self.service_allocator.release_ports(&service_name(old), &before.node_ports);
         for address in before.addresses {
-            if self.release_address(address).await.is_err() {
+            if self.release_address(address, Some(&service_name(old))).await.is_err() {
                 self.allocation_queue().add(AllocationKey::Address(address));
             }
         }

@@ -220,26 +220,38 @@ impl ServiceReservation {
         }
     }
 
-    /// Reads the ports of the Services of the store, once.
+    /// Reads the ports of the Services of the store: once, or each time if other servers write Services, too.
     async fn load_ports(&self) -> Result<(), AllocationError> {
-        if self.allocator.state().node_ports.lock().is_some() {
+        let shares_store = self.api.settings.shares_store;
+        if !shares_store && self.allocator.state().node_ports.lock().is_some() {
             return Ok(());
         }
         let services = &self.collections.services;
         services.ensure_loaded().await.map_err(|error| AllocationError::Store(unavailable(&error)))?;
+        if shares_store {
+            // What others have acknowledged is in the snapshot then.
+            self.collections.service(&self.service).await.map_err(AllocationError::Store)?;
+        }
         // Locked, so that no port is reserved meanwhile.
-        self.allocator.state().node_ports.lock().get_or_insert_with(|| {
-            let snapshot = services.snapshot();
-            let all = snapshot.range(services.prefix(), None);
-            let ports = all.flat_map(|stored| {
-                let (namespace, name) = (stored.namespace().to_owned(), stored.name().to_owned());
-                let service = ServiceName { namespace, name };
-                let ports = AllocatedFields::of_stored(stored).node_ports.into_iter();
-                ports.map(move |port| (port, PortHolder { service: service.clone(), is_pending: false }))
-            });
-            ports.collect()
-        });
+        let mut held = self.allocator.state().node_ports.lock();
+        let mut ports = self.stored_ports();
+        // Those of requests that are not finished.
+        ports.extend(held.take().into_iter().flatten().filter(|(_, holder)| holder.is_pending));
+        *held = Some(ports);
         Ok(())
+    }
+
+    /// The ports of the Services of the store.
+    fn stored_ports(&self) -> HashMap<u16, PortHolder> {
+        let services = &self.collections.services;
+        let snapshot = services.snapshot();
+        let ports = snapshot.range(services.prefix(), None).flat_map(|stored| {
+            let (namespace, name) = (stored.namespace().to_owned(), stored.name().to_owned());
+            let service = ServiceName { namespace, name };
+            let ports = AllocatedFields::of_stored(stored).node_ports.into_iter();
+            ports.map(move |port| (port, PortHolder { service: service.clone(), is_pending: false }))
+        });
+        ports.collect()
     }
 
     fn with_ports<T>(&self, call: impl FnOnce(&mut HashMap<u16, PortHolder>) -> T) -> T {

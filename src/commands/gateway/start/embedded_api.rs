@@ -183,13 +183,17 @@ fn token_authenticator(
     let collection = |plural: &str| {
         api.builtin_collection("", plural).ok_or_else(|| Problem::new("--embedded-api", format!("no {plural}")))
     };
-    let last_uses = LastUses::default();
+    let (last_uses, is_read_only) = (LastUses::default(), api.settings().is_read_only);
     let objects = TokenObjects {
         service_accounts: collection("serviceaccounts")?,
         secrets: collection("secrets")?,
         pods: collection("pods")?,
         nodes: collection("nodes")?,
-        record_secret_use: Arc::new(move |secrets, secret| last_uses.record(secrets, secret)),
+        record_secret_use: Arc::new(move |secrets, secret| {
+            if !is_read_only {
+                last_uses.record(secrets, secret);
+            }
+        }),
     };
     ServiceAccountAuthenticator::new(issuer, objects, metrics)
 }
