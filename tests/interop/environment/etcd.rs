@@ -88,7 +88,7 @@ impl EtcdServer {
         directory: &Path,
         name: &str,
         serving: &Identity,
-        authority: &Path,
+        (authority, client): (&Path, &Identity),
     ) -> (EtcdServer, String) {
         let (plain, secure) = (free_port(), format!("https://127.0.0.1:{}", free_port()));
         let more = [
@@ -98,6 +98,9 @@ impl EtcdServer {
             format!("--key-file={}", serving.key.display()),
             format!("--trusted-ca-file={}", authority.display()),
             "--client-cert-auth".to_owned(),
+            // Its JSON gateway is a client of one of its listeners.
+            format!("--client-cert-file={}", client.certificate.display()),
+            format!("--client-key-file={}", client.key.display()),
         ];
         let mut server = EtcdServer::spawn(directory, name, &more);
         server.address.set_port(plain);

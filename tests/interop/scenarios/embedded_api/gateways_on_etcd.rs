@@ -19,7 +19,8 @@ pub(super) fn two_gateways_share_an_etcd(environment: &TestEnvironment) {
     let (cluster, admin) = (&environment.cluster, environment.cluster.admin());
     let authorities = &cluster.authorities;
     let serving = authorities.serving.server("shared-etcd", &["127.0.0.1"]);
-    let (mut etcd, url) = EtcdServer::start_with_tls(&directory, "shared-etcd", &serving, &authorities.client.file);
+    let (mut etcd, url) =
+        EtcdServer::start_with_tls(&directory, "shared-etcd", &serving, (&authorities.client.file, admin));
     let flags = [
         ("--etcd-servers", url.as_str()),
         ("--etcd-prefix", "/of/gateways"),
